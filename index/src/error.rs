@@ -306,6 +306,7 @@ mod tests {
             lock: node,
             owner: 1,
             other_index: false,
+            recoverable: false,
             attempts: 1,
             waited_ns: 1,
         };

@@ -9,7 +9,7 @@ use farwood_runtime::alloc::Books;
 use farwood_runtime::node::NodeContext;
 use farwood_runtime::{CatalogEntry, Verbs};
 
-use crate::check::{CheckOptions, CheckReport};
+use crate::check::{CheckOptions, CheckReport, HeldLock};
 use crate::error::{AccessError, LoadError, OpenError, ReadError, WriteError};
 use crate::key_range::KeyRange;
 use crate::layout::{Bytes, LayoutError};
@@ -563,6 +563,26 @@ macro_rules! registry {
             pub fn locks_in_use(&self) -> usize {
                 match self {
                     $(AnyIndex::$kind(index) => index.locks_in_use(),)+
+                }
+            }
+
+            /// Takes over a lock of a dead compute node that a check has found ([`Index::take_over`]).
+            ///
+            /// ```
+            /// # farwood_doctest::index!(|index| {
+            /// # let index = farwood_index::AnyIndex::from(index);
+            /// let report = index.check(&Default::default()).await?;
+            /// for held in report.orphaned.iter() {
+            ///     assert!(index.take_over(held).await?);
+            /// }
+            /// # });
+            /// ```
+            ///
+            /// # Errors
+            /// If the lock's memory server cannot be read.
+            pub async fn take_over(&self, held: &HeldLock) -> Result<bool, AccessError> {
+                match self {
+                    $(AnyIndex::$kind(index) => index.take_over(held).await,)+
                 }
             }
 

@@ -34,15 +34,22 @@ impl Deaths {
 /// not asked again. In the background: it may take longer to answer than an operation may wait.
 #[cold]
 pub(crate) fn ask_again<V: Verbs>(table: &Rc<Table<V>>, now_ns: u64, rest_ns: u64) {
-    if now_ns < table.deaths.ask_from_ns.replace(u64::MAX) {
+    if now_ns < table.deaths.ask_from_ns.get() {
         return;
     }
+    table.deaths.ask_from_ns.set(u64::MAX);
     let table = Rc::clone(table);
     table.clone().verbs.defer(async move {
-        match table.verbs.control().dead().await {
-            Ok(dead) => *table.deaths.known.borrow_mut() = dead,
-            Err(error) => tracing::debug!(%error, "it cannot be found out which compute nodes are dead"),
-        }
+        ask(&table).await;
         table.deaths.ask_from_ns.set(table.verbs.now() + rest_ns);
     });
+}
+
+/// Asks the control plane which compute nodes are dead.
+#[cold]
+pub(crate) async fn ask<V: Verbs>(table: &Table<V>) {
+    match table.verbs.control().dead().await {
+        Ok(dead) => *table.deaths.known.borrow_mut() = dead,
+        Err(error) => tracing::debug!(%error, "it cannot be found out which compute nodes are dead"),
+    }
 }

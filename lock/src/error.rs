@@ -40,7 +40,7 @@ pub enum LockError {
          {attempts} attempts: {}",
         if *other_index { " for another index, which shares it" } else { "" },
         waited_ns / 1_000_000,
-        advice(*other_index)
+        advice(*other_index, *recoverable)
     )]
     #[expect(missing_docs, reason = "the message names the fields")]
     Contended {
@@ -49,19 +49,25 @@ pub enum LockError {
         lock: RemotePtr,
         owner: u16,
         other_index: bool,
+        recoverable: bool,
         attempts: u32,
         waited_ns: u64,
     },
 }
 
 /// Says what to do about a lock that does not come free.
-fn advice(other_index: bool) -> &'static str {
-    match other_index {
-        true => {
+fn advice(other_index: bool, recoverable: bool) -> &'static str {
+    match (other_index, recoverable) {
+        (true, _) => {
             "nothing of this index is half written; let that compute node go on, or end its process (`farwood stat` \
              shows who is connected): the locks of a dead one stop no other index"
         }
-        false => {
+        (false, true) => {
+            "if that compute node is only busy, wait longer (lock_wait_max or lock_attempts_max in the options of \
+             an index); if it hangs, end its process (`farwood stat` shows who is connected): the locks of a dead one \
+             are taken over"
+        }
+        (false, false) => {
             "if that compute node is only busy, wait longer (lock_wait_max or lock_attempts_max in the options of \
              an index); if it is dead (`farwood stat` shows who is connected), the node may be half written and stays \
              locked: copy what `farwood scan` still reads into a new index, and drop this one"

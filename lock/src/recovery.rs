@@ -16,8 +16,9 @@
 //! A word stays as it is, and those who want the lock fail with an error that names its owner, if
 //! - its owner keeps no intents, or has no page on the server, which a word that promises intents cannot have;
 //! - the intent says that the node may be torn, and not how;
-//! - there is no intent, and the free word carried something: that is lost with its owner;
-//! - this shard has no slot for the copy.
+//! - there is no intent, and the free word carried something: that is lost with its owner.
+//!
+//! A taker that has no slot for the copy takes the lock with a word that promises none.
 //!
 //! It is a task of the shard, so no client that is dropped leaves it half done. It takes no local lock: clients of its
 //! own compute node compete for the word as those of others do.
@@ -48,8 +49,6 @@ pub(crate) struct Recoveries {
 enum Outcome {
     /// The word is another one.
     Over,
-    /// There is no slot for it now.
-    NoSlot,
     Hopeless(&'static str),
 }
 
@@ -63,16 +62,16 @@ pub(crate) fn begin<V: Verbs>(table: &Rc<Table<V>>, lock: RemotePtr, word: LockW
     }
 }
 
+/// Tells whether a takeover of `lock` from that word is under way.
+pub(crate) fn is_under_way<V: Verbs>(table: &Table<V>, lock: RemotePtr, word: LockWord) -> bool {
+    table.recoveries.under_way.borrow().contains(&(lock, word))
+}
+
 async fn recover<V: Verbs>(table: Rc<Table<V>>, intents: Rc<Intents>, lock: RemotePtr, dead: LockWord) {
     let mut pace = Pace::after(0);
     loop {
         match try_once(&table, &intents, lock, dead).await {
             Ok(Outcome::Over) => break,
-            // A client that still waits has it begun anew.
-            Ok(Outcome::NoSlot) => {
-                tracing::debug!(name: "lock.recovery.no_slot", %lock, "there is no slot to take a lock over");
-                break;
-            }
             Ok(Outcome::Hopeless(why)) => {
                 tracing::debug!(name: "lock.recovery.hopeless", %lock, word = ?dead, why, "a lock is not taken over");
                 table.recoveries.hopeless.borrow_mut().insert((lock, dead));
@@ -123,12 +122,8 @@ async fn try_once<V: Verbs>(
             Ok(Outcome::Hopeless("the intent leaves no free word"))
         }
         Some((Found::Recorded { under, patches, bytes }, slot)) => {
-            let Some(own) = intents::slot(verbs, intents, lock.server()).await else {
-                return Ok(Outcome::NoSlot);
-            };
-            if own.bytes() < bytes {
-                return Ok(Outcome::Hopeless("the intent does not fit into a slot"));
-            }
+            let own = intents::slot(verbs, intents, lock.server()).await;
+            let own = own.filter(|slot| slot.bytes() >= bytes);
             take(table, own, under, &patches, &slot[..bytes]).await
         }
         None if table.codec_of(lock) != WordCodec::PLAIN => {
@@ -150,22 +145,27 @@ async fn free<V: Verbs>(table: &Table<V>, lock: RemotePtr, dead: LockWord) -> Re
     Ok(Outcome::Over)
 }
 
-/// Takes a lock whose node may be torn, and finishes the node.
+/// Takes a lock whose node may be torn, and finishes the node. Without a slot nothing can be found out of a taker that
+/// dies in the middle, and its word says so.
 async fn take<V: Verbs>(
     table: &Rc<Table<V>>,
-    slot: Slot,
+    slot: Option<Slot>,
     under: Under,
     patches: &[Patch],
     intent: &[u8],
 ) -> Result<Outcome, Failed> {
     let Under { lock, word: dead, vacant, copies } = under;
-    let claim = Claim { word: table.word().with_intents(), vacant };
+    let word = table.word();
+    let claim = Claim { word: if slot.is_some() { word.with_intents() } else { word }, vacant };
     let mut buf = table.verbs.lease(intent.len());
     buf[..intent.len()].copy_from_slice(intent);
     let copy = Under { word: claim.word, copies: copies.saturating_add(1), ..under };
     intent::record(&mut buf[..intent.len()], copy, patches);
     let mut chain = Chain::with_buffer(lock.server(), buf);
-    chain.write(slot.at(), 0..intent.len()).cas(lock, dead.to_bits(), claim.word.to_bits());
+    if let Some(slot) = &slot {
+        chain.write(slot.at(), 0..intent.len());
+    }
+    chain.cas(lock, dead.to_bits(), claim.word.to_bits());
     let mut pace = Pace::after(0);
     let done = loop {
         match table.verbs.submit(&Meter::default(), chain).await {
@@ -174,7 +174,7 @@ async fn take<V: Verbs>(
                 let pause_ns = pace.failed(failed.cause(), table.config.attempts_max);
                 if pace.attempts() >= PATIENCE_MAX || failed.cause().is_refusal() {
                     orphaned(table, lock, claim, &failed);
-                    slot.keep();
+                    slot.map(Slot::keep);
                     return Err(failed);
                 }
                 table.verbs.pause(pause_ns).await;
@@ -189,7 +189,7 @@ async fn take<V: Verbs>(
     let pending = PendingRelease::unlock(claim);
     if let Err(failed) = persist(table, lock, pending, chain, 0..PATIENCE_MAX).await {
         orphaned(table, lock, claim, &failed);
-        slot.keep();
+        slot.map(Slot::keep);
         return Err(failed);
     }
     let owner = dead.owner();

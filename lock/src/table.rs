@@ -299,6 +299,38 @@ impl<V: Verbs> LockTable<V> {
         audit::words_held(&self.0.verbs, meter, self.0.places.regions()).await
     }
 
+    /// Takes over `lock`, in which a check has found that word, if its owner is dead, and fenced, and has kept intents:
+    /// what a client does that waits for the lock. Yields whether the lock has another word now, or none.
+    ///
+    /// ```
+    /// # farwood_doctest::locks!(|shard, locks, node, meter| {
+    /// let mut held = locks.acquire(&meter, node).await?;
+    /// held.lock(&meter).await?;
+    /// let (lock, word) = locks.words_held(&meter).await?[0];
+    /// assert!(!locks.take_over(lock, word).await?, "its owner lives");
+    /// held.release(&meter, Chain::new(node.server()), true).await?;
+    /// assert!(locks.take_over(lock, word).await?, "it is free");
+    /// # });
+    /// ```
+    ///
+    /// # Errors
+    /// If the memory server cannot be read. That the control plane does not answer is not one: no lock is taken then.
+    pub async fn take_over(&self, lock: RemotePtr, word: LockWord) -> Result<bool, LockError> {
+        let table = &self.0;
+        if table.may_take_over(word) {
+            if !table.deaths.contain(word.owner()) {
+                deaths::ask(table).await;
+            }
+            if table.deaths.contain(word.owner()) {
+                recovery::begin(table, lock, word);
+            }
+            while recovery::is_under_way(table, lock, word) {
+                table.verbs.pause(PAUSE_NS_MIN).await;
+            }
+        }
+        Ok(table.found_in(&Meter::default(), lock).await? != word.to_bits())
+    }
+
     /// Tells whether that word of the lock region guards no node of this index: its owner died before the index was
     /// made ([`LockConfig::dead_owners`]), or holds the lock for another index, and so has left no node of this one
     /// torn.
@@ -443,12 +475,18 @@ impl<V: Verbs> Table<V> {
         let Some(word) = LockWord::from_bits(found).filter(|_| unchanged_ns >= LONG_NS) else { return };
         if self.is_of_other_index(lock, word) {
             deaths::ask_again(self, now_ns, deaths::ASK_AGAIN_NS);
-        } else if self.intents.is_some() && word.keeps_intents() && word.tag() == self.config.tag {
+        } else if self.may_take_over(word) {
             match self.deaths.contain(word.owner()) {
                 true => recovery::begin(self, lock, word),
                 false => deaths::ask_again(self, now_ns, deaths::ASK_SOON_NS),
             }
         }
+    }
+
+    /// Tells whether a lock with that word could be taken over if its owner were dead, as far as the word says.
+    #[cold]
+    fn may_take_over(&self, word: LockWord) -> bool {
+        self.intents.is_some() && word.keeps_intents() && word.tag() == self.config.tag
     }
 
     /// Counts a leftover that was taken over.
@@ -488,9 +526,10 @@ impl<V: Verbs> Table<V> {
         let waiter = self.verbs.node_id();
         let owner = word.map_or(waiter, LockWord::owner);
         let other_index = word.is_some_and(|word| self.is_of_other_index(lock, word));
+        let recoverable = word.is_some_and(|word| self.may_take_over(word));
         tracing::debug!(name: "lock.exhausted", %lock, waiter, owner, ?word, attempts, "a lock does not come free");
         let ((waited_ns, _), index) = (self.patience.spent(&self.verbs, meter), self.config.name.clone());
-        LockError::Contended { index, node, lock, owner, other_index, attempts, waited_ns }
+        LockError::Contended { index, node, lock, owner, other_index, recoverable, attempts, waited_ns }
     }
 
     /// Tells whether a WRITE may clear a lock word: a CAS of others that does not fit never undoes it.

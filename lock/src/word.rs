@@ -131,8 +131,13 @@ impl LockWord {
         self.with_nonce(self.nonce() | KEEPS_INTENTS)
     }
 
-    /// Tells whether its owner keeps intents.
-    pub(crate) fn keeps_intents(self) -> bool {
+    /// Tells whether its owner keeps intents, so that others may take the lock over when it has died.
+    ///
+    /// ```
+    /// # use farwood_lock::LockWord;
+    /// assert!(!LockWord::new(7, 1, 9).keeps_intents());
+    /// ```
+    pub fn keeps_intents(self) -> bool {
         self.nonce() & KEEPS_INTENTS != 0
     }
 

@@ -57,6 +57,8 @@ pub(crate) struct Crew {
     pub(crate) work: Work,
     pub(crate) adversary: Adversary,
     mix: FaultMix,
+    /// True if locks of the dead are taken over.
+    takes_over: bool,
     /// True if writes may fail where their queue pairs break.
     fails_with_queue_pairs: bool,
     /// A shard of each compute node that has ever been there.
@@ -116,6 +118,7 @@ impl Crew {
             lock_wait_ns,
             stillness_ns: Cell::new(STILL_WAITS * lock_wait_ns),
             still: RefCell::default(),
+            takes_over: scenario.takes_over(),
         }
     }
 
@@ -184,6 +187,15 @@ impl Crew {
     pub(crate) fn is_of_dead(&self, error: &IndexError) -> bool {
         matches!(error.access(), Some(AccessError::Lock(LockError::Contended { .. })))
             && !self.in_the_way().is_empty()
+    }
+
+    /// Tells whether an operation may fail so when nothing disturbs it: for a lock of the dead that is lost with its
+    /// owner, where those of the others are taken over.
+    pub(crate) fn is_lost(&self, error: &IndexError) -> bool {
+        let is_recoverable =
+            matches!(error.access(), Some(AccessError::Lock(LockError::Contended { recoverable: true, .. })));
+        let may_be = !self.takes_over || !is_recoverable || !self.still.borrow().is_empty();
+        may_be && self.is_of_dead(error)
     }
 
     /// Yields the ids of the compute nodes that have stopped.

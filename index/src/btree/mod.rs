@@ -234,6 +234,14 @@ impl<L> NodeState<L> {
         ShardState { reader: self.cache.reader(), missing: Missing::default() }
     }
 
+    /// Counts the bytes of the largest node.
+    pub(crate) fn largest_bytes(&self) -> usize
+    where
+        L: LeafFormat,
+    {
+        self.leaf.node_bytes().max(self.inner.node_bytes())
+    }
+
     /// Counts the bytes that the cache takes now.
     pub(crate) fn cache_bytes(&self) -> usize {
         self.cache.bytes()

@@ -304,6 +304,10 @@ impl Algorithm for ChimeAlgorithm {
         })
     }
 
+    fn locked_bytes(_: &PersistedConfig, node: &Self::NodeState) -> usize {
+        node.tree.largest_bytes()
+    }
+
     fn shard_state(node: &NodeState) -> ShardState {
         ShardState { tree: node.tree.shard(), speculations: Cell::default() }
     }

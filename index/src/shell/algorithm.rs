@@ -452,6 +452,21 @@ pub trait Algorithm: Copy + PartialEq + Debug + 'static {
         seed: u64,
     ) -> Result<Self::NodeState, OpenError>;
 
+    /// Counts the bytes of the largest node that is written under a lock: a compute node with intents records what it is
+    /// about to write there. By default it is a leaf.
+    ///
+    /// ```
+    /// # use farwood_index::Algorithm;
+    /// # use farwood_index::sherman::{Geometry, Options, ShermanAlgorithm, Techniques};
+    /// let persisted = ShermanAlgorithm::agree(Geometry::default(), Techniques::ALL, &[])?;
+    /// let node = ShermanAlgorithm::node_state(&persisted, &Options::default(), 7)?;
+    /// assert_eq!(ShermanAlgorithm::locked_bytes(&persisted, &node), 1024);
+    /// # Ok::<_, farwood_index::OpenError>(())
+    /// ```
+    fn locked_bytes(persisted: &Self::PersistedConfig, _node: &Self::NodeState) -> usize {
+        Self::geometry(persisted).leaf_bytes()
+    }
+
     /// Makes the state of one shard.
     fn shard_state(node: &Self::NodeState) -> Self::ShardState;
 

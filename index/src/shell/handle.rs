@@ -13,7 +13,7 @@ use farwood_runtime::alloc::Books;
 use farwood_runtime::node::NodeContext;
 use farwood_runtime::{CatalogEntry, Meter, NodeAllocator, Verbs};
 
-use crate::check::{AtRest, Broken, CheckOptions, CheckReport, Violation};
+use crate::check::{AtRest, Broken, CheckOptions, CheckReport, HeldLock, Violation};
 use crate::error::{AccessError, LoadError, OpenError, ReadError, WriteError};
 use crate::key_range::{KeyRange, owned_bounds};
 use crate::range_index::{RangeIndex, Scan, TreeShape};
@@ -220,8 +220,7 @@ impl<A: Algorithm> Shared<A> {
     /// Yields where intents are kept: their pages are in the index's memory, and the list of these begins behind the
     /// root word, in its line.
     fn intent_log(&self, allocator: &Rc<NodeAllocator>) -> IntentLog {
-        let geometry = A::geometry(&self.persisted);
-        let node_bytes = geometry.kept_node_bytes().unwrap_or(0).max(geometry.leaf_bytes() as u64);
+        let node_bytes = A::locked_bytes(&self.persisted, &self.state) as u64;
         IntentLog { head: self.entry.root.add(ROOT_BYTES), allocator: Rc::clone(allocator), node_bytes }
     }
 }
@@ -459,6 +458,27 @@ impl<A: Algorithm, V: Verbs> Index<A, V> {
             walked => walked?,
         }
         Ok(report)
+    }
+
+    /// Takes over a lock of a dead compute node that a check has found ([`CheckReport::orphaned`]), if it can be taken
+    /// over ([`Options::intent_log`]): clients that need the lock do so themselves. Yields whether the lock is in other
+    /// hands now, or free.
+    ///
+    /// ```
+    /// # use farwood_index::CheckOptions;
+    /// # farwood_doctest::index!(|index| {
+    /// index.put(b"anna", b"1").await?;
+    /// let report = index.check(&CheckOptions::default()).await?;
+    /// for held in report.orphaned.iter() {
+    ///     assert!(index.take_over(held).await?);
+    /// }
+    /// # });
+    /// ```
+    ///
+    /// # Errors
+    /// If the lock's memory server cannot be read.
+    pub async fn take_over(&self, held: &HeldLock) -> Result<bool, AccessError> {
+        Ok(self.0.locks.take_over(held.at, held.word).await?)
     }
 
     async fn write(&self, kind: OpKind, key: &[u8], op: WriteOp<'_>) -> Result<bool, WriteError> {

@@ -214,6 +214,10 @@ impl Algorithm for ShermanAlgorithm {
         Ok(btree::NodeState::new(leaf, inner, config))
     }
 
+    fn locked_bytes(_: &PersistedConfig, node: &Self::NodeState) -> usize {
+        node.largest_bytes()
+    }
+
     fn shard_state(node: &Self::NodeState) -> btree::ShardState {
         node.shard()
     }

@@ -26,7 +26,7 @@ use crate::pace::{ATTEMPTS_MAX, PAUSE_NS_MIN, Pace};
 
 /// The most slots of a page.
 const SLOTS_MAX: u64 = 16;
-/// A page is a chunk divided by this at most.
+/// A page is a chunk divided by this at most, unless that is too little for one slot.
 const CHUNK_SHARE: u64 = 8;
 /// Slots are whole lines.
 const LINE_BYTES: u64 = 64;
@@ -129,17 +129,13 @@ impl Drop for Slot {
     }
 }
 
-/// Chooses the shape of pages for nodes of so many bytes, on a server with such chunks. `None` if not even the smallest
-/// page fits.
+/// Chooses the shape of pages for nodes of so many bytes, on a server with such chunks. `None` if a chunk has no room
+/// for a slot.
 fn shape_for(node_bytes: u64, chunk_bytes: u64) -> Option<Shape> {
-    let room = (chunk_bytes / CHUNK_SHARE).checked_sub(HEADER_BYTES)?;
-    let slot_bytes =
-        (node_bytes + INTENT_BYTES).next_multiple_of(LINE_BYTES).min(room / LINE_BYTES * LINE_BYTES);
-    if slot_bytes == 0 {
-        return None;
-    }
-    let slots = (room / slot_bytes).min(SLOTS_MAX) as u32;
-    Some(Shape { slot_bytes: u32::try_from(slot_bytes).ok()?, slots })
+    let room = |bytes: u64| bytes.saturating_sub(HEADER_BYTES) / LINE_BYTES * LINE_BYTES;
+    let slot_bytes = (node_bytes + INTENT_BYTES).next_multiple_of(LINE_BYTES).min(room(chunk_bytes));
+    let slots = room(chunk_bytes / CHUNK_SHARE).checked_div(slot_bytes)?.clamp(1, SLOTS_MAX);
+    Some(Shape { slot_bytes: u32::try_from(slot_bytes).ok()?, slots: slots as u32 })
 }
 
 impl Intents {
@@ -349,16 +345,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pages_fit_into_an_eighth_of_a_chunk() {
+    fn pages_fit_into_a_chunk() {
         for chunk_bytes in [4 << 10, 16 << 10, 64 << 10, 8 << 20] {
             for node_bytes in [0, 24, 64, 300, 1024, 5000, 1 << 20, 1 << 30] {
                 let shape = shape_for(node_bytes, chunk_bytes).unwrap();
-                assert!(shape.page_bytes() <= chunk_bytes / 8, "{shape:?} of {chunk_bytes}");
+                let most = if shape.slots == 1 { chunk_bytes } else { chunk_bytes / 8 };
+                assert!(shape.page_bytes() <= most, "{shape:?} of {chunk_bytes}");
                 assert!((1..=16).contains(&shape.slots) && shape.slot_bytes.is_multiple_of(64));
+                let is_whole = u64::from(shape.slot_bytes) >= node_bytes + INTENT_BYTES;
+                assert_eq!(is_whole, node_bytes + INTENT_BYTES + HEADER_BYTES <= chunk_bytes);
             }
         }
         assert_eq!(shape_for(1024, 8 << 20), Some(Shape { slot_bytes: 1152, slots: 16 }));
-        assert_eq!(shape_for(1024, 4 << 10), Some(Shape { slot_bytes: 448, slots: 1 }));
-        assert_eq!((shape_for(64, 512), shape_for(64, 0)), (None, None));
+        assert_eq!(shape_for(1024, 4 << 10), Some(Shape { slot_bytes: 1152, slots: 1 }));
+        assert_eq!(shape_for(64, 512), Some(Shape { slot_bytes: 192, slots: 1 }));
+        assert_eq!((shape_for(64, 64), shape_for(64, 0)), (None, None));
     }
 }

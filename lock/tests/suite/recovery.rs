@@ -296,6 +296,72 @@ fn the_lock_of_a_living_node_is_not_taken_over() {
     assert_eq!(stats(&tables).recovered, 0);
 }
 
+/// Those that wait ask again who is dead: a table that had asked too early once never asked again (Sherman's seed 795
+/// with takeover).
+#[test]
+fn a_death_may_be_known_late() {
+    let (world, tables, clients) = warm(Style::FAST, 5, config(Style::FAST));
+    world.die(1, Fault { verbs: 1, lines: 0b1, gone: false });
+    add(&world, &clients[..1], 1);
+    world.run_with_the_dead();
+    let too_early = add(&world, &clients[1..3], 2);
+    world.run_with_the_dead();
+    assert!(too_early.borrow().iter().all(Result::is_err), "{too_early:?}");
+    world.set_dead(&[1]);
+    let others = add(&world, &clients[1..3], 2);
+    world.run_with_the_dead();
+    assert!(others.borrow().iter().all(Result::is_ok), "{others:?}");
+    assert_whole_and_free(&world, &tables, &clients, Style::FAST, "late");
+}
+
+/// A taker that has no slot takes the lock all the same, with a word that promises nothing.
+#[test]
+fn a_taker_needs_no_memory() {
+    let world = World::new(8, 2, 1);
+    let dead = Client::new(&world.attach_with_intents(config(Style::FAST))[0], 0, Style::FAST);
+    add(&world, std::slice::from_ref(&dead), 1);
+    world.run();
+    world.die(1, Fault { verbs: 1, lines: 0b1, gone: false });
+    add(&world, std::slice::from_ref(&dead), 1);
+    world.run_with_the_dead();
+    world.set_dead(&[1]);
+    world.set_out_of_memory(true);
+    let tables = world.attach_with_intents(config(Style::FAST));
+    let taker = Client::new(&tables[1], 1, Style::FAST);
+    let others = add(&world, std::slice::from_ref(&taker), 1);
+    world.run_with_the_dead();
+    assert!(others.borrow()[0].is_ok(), "{others:?}");
+    let counted = tables[1].1.stats();
+    assert_eq!((counted.recovered, counted.redone, counted.recorded, counted.unrecorded), (1, 1, 0, 1));
+    assert_whole_and_free(&world, &tables, &[dead, taker], Style::FAST, "no memory");
+}
+
+/// A check takes over what no client asks for, if its owner is dead, and has kept intents.
+#[test]
+fn a_lock_that_a_check_has_found_is_taken_over() {
+    for (keeps, is_dead) in [(true, false), (true, true), (false, true)] {
+        let world = World::new(9, 2, 1);
+        let tables = world.attach_with_intents(config(Style::FAST));
+        let dead = if keeps { &tables[0] } else { &world.attach(config(Style::FAST))[0] };
+        let client = Client::new(dead, 0, Style::FAST);
+        add(&world, std::slice::from_ref(&client), 1);
+        world.run();
+        world.die(1, Fault { verbs: 1, lines: 0b1, gone: false });
+        add(&world, std::slice::from_ref(&client), 1);
+        world.run_with_the_dead();
+        world.set_dead(if is_dead { &[1] } else { &[7] });
+        let lock = tables[1].1.word_of(node(0));
+        let word = LockWord::from_bits(world.word(lock.offset())).expect("it died with the lock in hand");
+        let (taken, table) = (Rc::new(RefCell::new(None)), tables[1].1.clone());
+        let told = Rc::clone(&taken);
+        world.spawn(async move { *told.borrow_mut() = Some(table.take_over(lock, word).await) });
+        world.run_with_the_dead();
+        assert_eq!(*taken.borrow(), Some(Ok(keeps && is_dead)), "{keeps} {is_dead}");
+        assert_eq!(tables[1].1.stats().redone, u64::from(keeps && is_dead));
+        assert_eq!(world.word(lock.offset()) == 0, keeps && is_dead);
+    }
+}
+
 /// One WRITE and the intent's bytes more for a write-back that may be torn, and one word more where the lock is passed
 /// on; nothing more for one that may not, and no round trip more in any case.
 #[test]

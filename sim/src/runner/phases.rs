@@ -1,6 +1,8 @@
 //! The phases of a run: opening the tree everywhere, loading it, work under faults, liveness, rest, and a last look.
 
+use std::collections::BTreeSet;
 use std::future::Future;
+
 use std::ops::{Bound, RangeInclusive};
 use std::rc::Rc;
 use std::time::Duration;
@@ -12,7 +14,7 @@ use farwood_index::{
 use farwood_lock::{LockConfig, LockStats};
 use farwood_runtime::alloc::Books;
 use farwood_runtime::sim::{Fault, SimShard, Simulation, Stop};
-use farwood_runtime::{ClientPool, Control, ControlError, Verbs};
+use farwood_runtime::{ClientPool, Control, ControlError, RemotePtr, Verbs};
 use futures::FutureExt;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -83,6 +85,10 @@ impl<'r> Run<'r> {
         self.work(&mut fleet, &wrap)?;
         self.simulation.heal();
         self.crew.recorder.give_all_up(self.simulation.now());
+        if self.scenario.takes_over() {
+            // Replies about the dead that are late: no lock is taken over before they are there.
+            self.until_idle()?;
+        }
         self.stay_alive(&fleet)?;
         self.rest(&fleet)?;
         self.inherit(&mut fleet, &wrap)?;
@@ -247,7 +253,7 @@ impl<'r> Run<'r> {
             actions.push(everything());
             async move {
                 for (name, error) in client.perform_all(actions).await {
-                    if !crew.is_of_dead(&error) {
+                    if !crew.is_lost(&error) {
                         crew.recorder.fail(format!("{name} failed, though nothing disturbs it: {error}"));
                     }
                 }
@@ -372,7 +378,7 @@ impl<'r> Run<'r> {
         };
         let updates = (0..self.crew.keys.len()).map(|key| Action::Point(Op::Update, key)).collect();
         let errors = self.block_on(&fleet[place].shard, heir.perform_every(updates))?;
-        if let Some((name, error)) = errors.into_iter().find(|(_, error)| !self.crew.is_of_dead(error)) {
+        if let Some((name, error)) = errors.into_iter().find(|(_, error)| !self.crew.is_lost(error)) {
             return Err(format!("{name}, after the deaths, failed: {error}"));
         }
         self.rest(fleet)
@@ -457,13 +463,24 @@ impl<'r> Run<'r> {
             rng: self.rng(0),
         };
         let visited = |errors: Vec<(String, IndexError)>| {
-            let error = errors.into_iter().find(|(_, error)| !self.crew.is_of_dead(error));
+            let error = errors.into_iter().find(|(_, error)| !self.crew.is_lost(error));
             error.map_or(Ok(()), |(name, error)| Err(format!("at rest, {name} failed: {error}")))
         };
         visited(self.block_on(&shards[0], visitor().perform_all(self.looks()))?)?;
         // A path that a removal left to be made shorter takes locks, too.
         self.until_idle()?;
         let mut report = checked()?;
+        if self.scenario.takes_over() {
+            let lost = self.take_over(&shards[0], &index, &report)?;
+            report = checked()?;
+            if report.orphaned.total() != lost.len() as u64 || lost.is_empty() && !report.torn.is_empty() {
+                let (orphaned, torn) = (report.orphaned.total(), report.torn.total());
+                return Err(format!(
+                    "{orphaned} locks are of dead owners, {} of which are lost, and {torn} nodes are torn",
+                    lost.len()
+                ));
+            }
+        }
         // Of several in a row, visitors find the next when the one before is in.
         while report.missing_separators.total() > 0 && report.orphaned.is_empty() {
             let before = report.missing_separators.total();
@@ -486,6 +503,36 @@ impl<'r> Run<'r> {
         let lone = count_round_trips(Rc::clone(&self.crew), indexes[0].clone(), spec.round_trips());
         self.block_on(&shards[0], lone)??;
         Ok(keys)
+    }
+
+    /// Takes over the locks of the dead that nobody has asked for; yields those that cannot be: their owners had no
+    /// memory for intents, or had taken a leftover, which says so in the words.
+    fn take_over(
+        &self,
+        shard: &SimShard,
+        index: &AnyIndex<SimShard>,
+        report: &CheckReport,
+    ) -> Result<BTreeSet<RemotePtr>, String> {
+        let mut lost = BTreeSet::new();
+        for &held in report.orphaned.iter() {
+            let index = index.clone();
+            let taken = self.block_on(shard, async move { index.take_over(&held).await })?;
+            match taken.map_err(|error| format!("the lock {} cannot be taken over: {error}", held.at))? {
+                true => {}
+                false if held.word.keeps_intents() && held.word.tag() != 0 => {
+                    return Err(format!(
+                        "the lock {} of a dead owner is not taken over: {:?}",
+                        held.at, held.word
+                    ));
+                }
+                false => {
+                    tracing::debug!(name: "sim.lock.lost", lock = %held.at, "a lock is lost with its owner");
+                    lost.insert(held.at);
+                }
+            }
+        }
+        self.until_idle()?;
+        Ok(lost)
     }
 
     /// Checks that nodes that were allocated and not given back are in the tree, but for those that clients had in hand
