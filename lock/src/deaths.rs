@@ -25,6 +25,10 @@ pub(crate) struct Deaths {
 }
 
 impl Deaths {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.known.borrow().is_empty()
+    }
+
     pub(crate) fn contain(&self, node: u16) -> bool {
         self.known.borrow().binary_search(&node).is_ok()
     }

@@ -49,8 +49,6 @@ pub struct Held<V: Verbs> {
     vacant: u64,
     /// A place for the intent of the release, where the word says that there is one.
     slot: Option<Slot>,
-    /// False where dead owners' words are never taken over, whatever is recorded.
-    recovers: bool,
     global: Global<V::Submission>,
 }
 
@@ -151,15 +149,8 @@ impl<V: Verbs> Held<V> {
             behind_bytes: 0,
             vacant: grant.kept.map_or(FREE, |claim| claim.vacant),
             slot: None,
-            recovers: true,
             global,
         }
-    }
-
-    /// Makes the lock one whose word is not taken over if its owner dies: it takes more than the word to free it.
-    pub(crate) fn without_recovery(mut self) -> Self {
-        self.recovers = false;
-        self
     }
 
     /// Yields the node whose lock it is.

@@ -174,7 +174,7 @@ async fn take<V: Verbs>(
                 let pause_ns = pace.failed(failed.cause(), table.config.attempts_max);
                 if pace.attempts() >= PATIENCE_MAX || failed.cause().is_refusal() {
                     orphaned(table, lock, claim, &failed);
-                    slot.map(Slot::keep);
+                    slot.into_iter().for_each(Slot::keep);
                     return Err(failed);
                 }
                 table.verbs.pause(pause_ns).await;
@@ -189,7 +189,7 @@ async fn take<V: Verbs>(
     let pending = PendingRelease::unlock(claim);
     if let Err(failed) = persist(table, lock, pending, chain, 0..PATIENCE_MAX).await {
         orphaned(table, lock, claim, &failed);
-        slot.map(Slot::keep);
+        slot.into_iter().for_each(Slot::keep);
         return Err(failed);
     }
     let owner = dead.owner();

@@ -9,6 +9,7 @@ use std::ops::AddAssign;
 use std::sync::{LazyLock, OnceLock};
 
 use farwood_index::IndexKind;
+use farwood_index::shell::Trial;
 use tracing::dispatcher::{self, Dispatch};
 use tracing::span::{Attributes, Id, Record};
 use tracing::subscriber::Interest;
@@ -35,16 +36,21 @@ const COMMON: [&str; 15] = [
     "window.joined",
 ];
 
-/// Events of takeovers, for swarms that are run with them: of every kind, and of those that record intents.
-const TAKEOVER: [&str; 1] = ["lock.recovered"];
-const INTENTS: [&str; 4] =
-    ["lock.intent.recorded", "lock.intent.unrecorded", "lock.recovery.redone", "lock.recovery.redone_again"];
+/// Events of takeovers, for swarms that are run with them; those of one kind are in its trial, too.
+const TAKEOVER: [&str; 5] = [
+    "lock.intent.recorded",
+    "lock.intent.unrecorded",
+    "lock.recovered",
+    "lock.recovery.redone",
+    "lock.recovery.redone_again",
+];
 
 /// At most so many events are counted: kinds may share some.
 const COUNTERS_MAX: usize = {
-    let (mut most, mut kind) = (COMMON.len() + TAKEOVER.len() + INTENTS.len(), 0);
+    let (mut most, mut kind) = (COMMON.len() + TAKEOVER.len(), 0);
     while kind < IndexKind::ALL.len() {
-        most += IndexKind::ALL[kind].trial().rare_paths.len();
+        let trial = IndexKind::ALL[kind].trial();
+        most += trial.rare_paths.len() + trial.takeover_paths.len();
         kind += 1;
     }
     most
@@ -52,8 +58,9 @@ const COUNTERS_MAX: usize = {
 
 /// The names of the events that are counted, in their order.
 static COUNTERS: LazyLock<Vec<&'static str>> = LazyLock::new(|| {
-    let of_kinds = IndexKind::ALL.iter().flat_map(|kind| kind.trial().rare_paths);
-    let mut names: Vec<_> = COMMON.iter().chain(&TAKEOVER).chain(&INTENTS).chain(of_kinds).copied().collect();
+    let of_kinds = |kind: &IndexKind| [kind.trial().rare_paths, kind.trial().takeover_paths];
+    let of_kinds = IndexKind::ALL.iter().flat_map(of_kinds).flatten();
+    let mut names: Vec<_> = COMMON.iter().chain(&TAKEOVER).chain(of_kinds).copied().collect();
     names.sort_unstable();
     names.dedup();
     names
@@ -73,12 +80,11 @@ impl Coverage {
     /// Yields the counters that indexes of `kind` have, those of takeovers too if there are any: their names and
     /// counts, in the order of the names.
     pub fn of(&self, kind: IndexKind, takeover: bool) -> impl Iterator<Item = (&'static str, u64)> {
-        let own = kind.trial().rare_paths;
+        let Trial { rare_paths, takeover_paths, .. } = kind.trial();
         let named = COUNTERS.iter().copied().zip(self.0);
-        let taken: &[&str] = if takeover { &TAKEOVER } else { &[] };
-        let recorded: &[&str] = if takeover && kind.trial().records_intents { &INTENTS } else { &[] };
+        let [common, own]: [&[&str]; 2] = if takeover { [&TAKEOVER, takeover_paths] } else { [&[], &[]] };
         named.filter(move |(name, _)| {
-            [&COMMON[..], own, taken, recorded].iter().any(|names| names.contains(name))
+            [&COMMON[..], rare_paths, common, own].iter().any(|names| names.contains(name))
         })
     }
 

@@ -227,8 +227,7 @@ impl Algorithm for DolphinAlgorithm {
         is_radix: true,
         // An update under a shared lock.
         fails_with_queue_pairs: true,
-        // Inner nodes change by single words, and locks of leaves, which are shared, are not taken over.
-        records_intents: false,
+        takeover_paths: &["lock.shared.recovered"],
         long_key: 255,
         height_min: 3,
         load_factor_min: 0.2,

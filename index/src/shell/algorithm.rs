@@ -238,9 +238,8 @@ pub struct Trial {
     /// True if a change whose queue pair breaks may fail, with an unknown outcome: it is not made again where other
     /// clients may have overwritten it.
     pub fails_with_queue_pairs: bool,
-    /// True if write-backs under locks that are taken over from the dead may leave a node torn, so that they are
-    /// recorded ([`Options::intent_log`]).
-    pub records_intents: bool,
+    /// Events that name its own rare paths of takeovers ([`Options::intent_log`]).
+    pub takeover_paths: &'static [&'static str],
     /// Bytes of a key that is long, and legal.
     pub long_key: usize,
     /// Levels that an index of the least nodes has with hundreds of keys of 8 bytes, wherever they are.
@@ -260,7 +259,7 @@ impl Trial {
         inserts_in_place: true,
         finishes_what_was_dropped: false,
         fails_with_queue_pairs: false,
-        records_intents: true,
+        takeover_paths: &[],
         // More than a byte can count.
         long_key: 300,
         height_min: 1,
@@ -452,8 +451,8 @@ pub trait Algorithm: Copy + PartialEq + Debug + 'static {
         seed: u64,
     ) -> Result<Self::NodeState, OpenError>;
 
-    /// Counts the bytes of the largest node that is written under a lock: a compute node with intents records what it is
-    /// about to write there. By default it is a leaf.
+    /// Counts the bytes of the largest node that is written under a lock: a compute node with intents records what it
+    /// is about to write there. By default it is a leaf.
     ///
     /// ```
     /// # use farwood_index::Algorithm;

@@ -478,7 +478,11 @@ impl<A: Algorithm, V: Verbs> Index<A, V> {
     /// # Errors
     /// If the lock's memory server cannot be read.
     pub async fn take_over(&self, held: &HeldLock) -> Result<bool, AccessError> {
-        Ok(self.0.locks.take_over(held.at, held.word).await?)
+        let taken = self.0.locks.take_over(held.at, held.word).await?;
+        match self.0.shared_locks.get() {
+            Some(shared) if taken => Ok(shared.take_over(held.at, held.word).await?),
+            _ => Ok(taken),
+        }
     }
 
     async fn write(&self, kind: OpKind, key: &[u8], op: WriteOp<'_>) -> Result<bool, WriteError> {

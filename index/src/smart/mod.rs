@@ -186,7 +186,7 @@ impl Algorithm for SmartAlgorithm {
         // The CAS that publishes a new leaf may be in flight on another queue pair than a read of that leaf.
         finishes_what_was_dropped: true,
         fails_with_queue_pairs: false,
-        records_intents: true,
+        takeover_paths: &[],
         long_key: 255,
         // What keys have in common is in headers, six bytes each: a tree is as high as its keys differ in bytes.
         height_min: 3,

@@ -55,8 +55,7 @@ impl<V: Verbs> Held<V> {
     /// [`Held::wait_for_slot`], since to await it costs something even where no intents are kept.
     #[inline]
     pub(super) fn lacks_slot(&mut self) -> bool {
-        let Some(intents) = self.table.intents.as_ref().filter(|_| self.recovers && self.slot.is_none())
-        else {
+        let Some(intents) = self.table.intents.as_ref().filter(|_| self.slot.is_none()) else {
             return false;
         };
         self.slot = intents.take(self.lock.server());
@@ -195,7 +194,7 @@ impl<V: Verbs> Held<V> {
 
     /// Tells whether those WRITEs may leave a node torn of which the word says that its intent is recorded.
     fn has_to_record(&self, patches: &[Patch], claim: Claim) -> bool {
-        if !self.recovers || !intent::can_be_torn(patches) {
+        if self.table.intents.is_none() || !intent::can_be_torn(patches) {
             return false;
         }
         if !claim.word.keeps_intents() {

@@ -6,6 +6,7 @@ use farwood_runtime::{Buf, Chain, Completion, Meter, Verbs};
 
 use super::words::LockWords;
 use super::{SharedLocks, Sharing};
+use crate::backoff::LONG_NS;
 use crate::error::LockError;
 use crate::held::{Held, add_reads};
 
@@ -93,6 +94,12 @@ impl<V: Verbs> Sharing<V> {
             if self.sharer(held, &done, parts).is_none() {
                 meter.waits_no_more();
                 return Ok(done);
+            }
+            if unchanged_ns >= LONG_NS {
+                let words = self.words_in(at.0, at.1, parts);
+                let found = LockWords::new(&done.buf.as_ref().expect("it was read into a buffer")[words]);
+                // If that fails, the next look tells.
+                let _ = self.bury(meter, at.1, found).await;
             }
             (buf, failures, looks) = (done.into_buf(), 0, looks + 1);
             meter.retry();

@@ -63,7 +63,10 @@ impl<V: Verbs> Sharing<V> {
 
 /// Claims a lane. If that fails, the shard asks again after as many acquisitions.
 async fn claim<V: Verbs>(sharing: Rc<Sharing<V>>) {
-    let (word, mut pace) = (sharing.table().word(), Pace::after(0));
+    let table = sharing.table();
+    // Whose bits are taken away when it is dead.
+    let word = if table.intents.is_some() { table.word().with_intents() } else { table.word() };
+    let mut pace = Pace::after(0);
     let mut lane = Lane::Wanting { alone: 0 };
     while pace.attempts() < ATTEMPTS_MAX {
         match try_claim(&sharing, word).await {
@@ -110,7 +113,12 @@ pub(super) async fn give_back<V: Verbs>(verbs: V, at: RemotePtr, word: LockWord)
     }
 }
 
-async fn cas<V: Verbs>(verbs: &V, at: RemotePtr, expected: u64, desired: u64) -> Result<u64, Failed> {
+pub(super) async fn cas<V: Verbs>(
+    verbs: &V,
+    at: RemotePtr,
+    expected: u64,
+    desired: u64,
+) -> Result<u64, Failed> {
     let mut chain = Chain::new(at.server());
     chain.cas(at, expected, desired);
     Ok(verbs.submit(&Meter::default(), chain).await?.atomics[0])

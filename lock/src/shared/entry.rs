@@ -196,7 +196,9 @@ impl<V: Verbs> Shared<V> {
                     failures = 0;
                     let found =
                         LockWords::new(&done.buf.as_ref().expect("READs have a buffer")[words.clone()]);
-                    seen.see(found.holder(), table.verbs.now());
+                    let now_ns = table.verbs.now();
+                    seen.see(found.holder(), now_ns);
+                    table.suspect(self.lock, seen.word, seen.unchanged_ns(now_ns), now_ns);
                     if next == Move::Enter && seen.word == FREE {
                         self.has_entered();
                         meter.waits_no_more();

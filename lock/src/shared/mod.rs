@@ -63,16 +63,12 @@
 //! it alone, too. A client that waits longer than [`crate::LockConfig::wait_max`] fails with an error that names the
 //! compute node: the word's, or that of a lane whose bit is set.
 //!
-//! # What the dead leave, and how it is to be taken over
+//! # What the dead leave
 //!
-//! A compute node that dies leaves its word or its bits, and the directory says which lanes are its. Nothing of it
-//! takes effect once it is fenced. What remains to be built:
-//!
-//! - A client that meets a bit of a dead and fenced node takes it away by CAS from exactly the word that it found, with
-//!   the dead node's bits in it taken off. No other party changes these bits, and of two that do it one wins.
-//! - A dead node's word is taken over by CAS, as anywhere else; then its holder waits for bits as always.
-//! - The dead node's lanes come free in the directory when all nodes of the index have been looked at, and not before:
-//!   a new owner takes its bit for clear where it has not set it.
+//! A compute node that dies leaves its word or its bits, and the directory says which lanes are its. Its word is taken
+//! over as any other's ([`crate::LockTable::attach_with_intents`]), by sharers that meet it, too: what it was about to
+//! write it began when no client shared the lock. Its bits are taken away by clients that wait for the lock alone
+//! (`absent`). Its lanes stay its own: they are lost to others.
 //!
 //! A process that ends in order has no bits anywhere and gives its lanes back.
 //!
@@ -92,6 +88,7 @@
 //!   and open every presence word by atomics, behind which its unlock needs a fence.
 //! - Intents in a page of each client: one more WRITE for each operation, and they say who may be counted, not who is.
 
+mod absent;
 mod alone;
 mod claim;
 mod entry;
@@ -206,6 +203,24 @@ impl<V: Verbs> SharedLocks<V> {
         self.0.lane_owners(meter).await
     }
 
+    /// Takes away the bit of a dead compute node's lane from `lock`, as a client does that waits for the lock alone.
+    /// `owner` is the lane's word in the directory. Yields whether there is no such bit any more.
+    ///
+    /// ```
+    /// # farwood_doctest::shared_locks!(|shard, locks, node, meter| {
+    /// let read = locks.share_and_read(&meter, node, node, shard.lease(64), &[0..64]).await?;
+    /// let own = locks.lane_owners(&meter).await?[0].unwrap();
+    /// assert!(!locks.take_over(node, own).await?, "it lives");
+    /// # read.0.release(&meter, Chain::new(node.server())).await?;
+    /// # });
+    /// ```
+    ///
+    /// # Errors
+    /// If a memory server cannot be read.
+    pub async fn take_over(&self, lock: RemotePtr, owner: LockWord) -> Result<bool, FabricError> {
+        self.0.take_over(lock, owner).await
+    }
+
     /// Yields the lane of this shard, if it has one by now.
     ///
     /// ```
@@ -302,8 +317,7 @@ impl<V: Verbs> Sharing<V> {
         self.check(at);
         match self.locks.acquire_embedded(meter, at.0, at.1).await {
             Err(LockError::Contended { .. }) => Err(self.overdue(meter, at, 0).await),
-            // A taker would have to wait for sharers, of which some may have died.
-            acquired => acquired.map(Held::without_recovery),
+            acquired => acquired,
         }
     }
 

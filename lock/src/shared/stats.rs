@@ -17,8 +17,10 @@ pub struct SharedStats {
     pub awaited: u64,
     /// Bits that the janitor gave up, since their memory server did not answer: they may stay set.
     pub orphaned: u64,
+    /// Bits of dead compute nodes that were taken away.
+    pub recovered: u64,
 }
 
 farwood_runtime::counters!(SharedStats {
-    sum: shared joined barred laneless overtaken awaited orphaned;
+    sum: shared joined barred laneless overtaken awaited orphaned recovered;
 });

@@ -140,6 +140,11 @@ impl<'a> LockWords<'a> {
         LockWord::from_bits(word_at(self.0, 0))
     }
 
+    /// Yields the presence words: where each is behind the lock word, and what it is.
+    pub(super) fn presence(self) -> impl Iterator<Item = (usize, u64)> + 'a {
+        (0..self.0.len()).step_by(WORD_BYTES).skip(1).map(move |at| (at, word_at(self.0, at)))
+    }
+
     /// Yields the lanes whose shards share the lock, or ask for it, ascending.
     ///
     /// ```
@@ -149,8 +154,7 @@ impl<'a> LockWords<'a> {
     /// assert!(LockWords::new(&bytes).lanes().eq([64]));
     /// ```
     pub fn lanes(self) -> impl Iterator<Item = u16> + 'a {
-        let presence = self.0.chunks(WORD_BYTES).skip(1).map(|word| word_at(word, 0));
-        presence.zip((0..).step_by(usize::from(LANES_PER_WORD))).flat_map(|(word, first)| {
+        self.presence().zip((0..).step_by(usize::from(LANES_PER_WORD))).flat_map(|((_, word), first)| {
             (0..LANES_PER_WORD).filter(move |bit| word >> bit & 1 == 1).map(move |bit| first + bit)
         })
     }

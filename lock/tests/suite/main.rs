@@ -14,6 +14,7 @@ mod patience;
 mod payload;
 mod recovery;
 mod shared;
+mod shared_deaths;
 mod shared_singly;
 mod takeover;
 mod traffic;

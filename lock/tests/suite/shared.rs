@@ -40,14 +40,25 @@ pub(crate) fn lanes(count: u16) -> Lanes {
 /// A cluster's shards with their shared locks.
 pub(crate) struct Cluster {
     pub(crate) world: World,
-    tables: Vec<(Fake, LockTable<Fake>)>,
+    pub(crate) tables: Vec<(Fake, LockTable<Fake>)>,
     pub(crate) locks: Vec<SharedLocks<Fake>>,
 }
 
 impl Cluster {
     /// Makes a cluster whose shards have their lanes already.
     pub(crate) fn new(world: World, config: LockConfig, lanes: Lanes) -> Self {
-        let cluster = Cluster::without_lanes(world, config, lanes);
+        let tables = world.attach(config);
+        Cluster::of(world, tables, lanes).with_its_lanes()
+    }
+
+    /// Makes a cluster whose shards have their lanes, and keep intents.
+    pub(crate) fn with_intents(world: World, config: LockConfig, lanes: Lanes) -> Self {
+        let tables = world.attach_with_intents(config);
+        Cluster::of(world, tables, lanes).with_its_lanes()
+    }
+
+    fn with_its_lanes(self) -> Self {
+        let cluster = self;
         for client in (0..cluster.tables.len()).map(|shard| cluster.client(shard, 0, Way::Shares)) {
             cluster.world.spawn(async move {
                 client.share(&Meter::default(), 9).await.expect("the fabric does not fail");
@@ -59,6 +70,10 @@ impl Cluster {
 
     fn without_lanes(world: World, config: LockConfig, lanes: Lanes) -> Self {
         let tables = world.attach(config);
+        Cluster::of(world, tables, lanes)
+    }
+
+    fn of(world: World, tables: Vec<(Fake, LockTable<Fake>)>, lanes: Lanes) -> Self {
         let locks = tables.iter().map(|(_, table)| SharedLocks::new(table, lanes)).collect();
         Cluster { world, tables, locks }
     }
@@ -66,6 +81,11 @@ impl Cluster {
     pub(crate) fn client(&self, shard: usize, word: usize, way: Way) -> Client {
         let (fake, locks) = (self.tables[shard].0.clone(), self.locks[shard].clone());
         Client { fake, locks, word, way, bounds: Rc::default(), lost: Rc::default() }
+    }
+
+    /// Counts the locks that were taken over.
+    pub(crate) fn recovered(&self) -> u64 {
+        self.tables.iter().map(|(_, table)| table.stats().recovered).sum()
     }
 
     pub(crate) fn stats(&self) -> SharedStats {

@@ -1,12 +1,12 @@
 //! The phases of a run: opening the tree everywhere, loading it, work under faults, liveness, rest, and a last look.
 
-use std::collections::BTreeSet;
 use std::future::Future;
 
 use std::ops::{Bound, RangeInclusive};
 use std::rc::Rc;
 use std::time::Duration;
 
+use farwood_index::check::HeldLock;
 use farwood_index::{
     AnyIndex, AnyTree, CheckOptions, CheckReport, IndexError, IndexSpec, KindStats, OpKind, OpenError,
     RangeIndex,
@@ -14,7 +14,7 @@ use farwood_index::{
 use farwood_lock::{LockConfig, LockStats};
 use farwood_runtime::alloc::Books;
 use farwood_runtime::sim::{Fault, SimShard, Simulation, Stop};
-use farwood_runtime::{ClientPool, Control, ControlError, RemotePtr, Verbs};
+use farwood_runtime::{ClientPool, Control, ControlError, Verbs};
 use futures::FutureExt;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -469,18 +469,7 @@ impl<'r> Run<'r> {
         visited(self.block_on(&shards[0], visitor().perform_all(self.looks()))?)?;
         // A path that a removal left to be made shorter takes locks, too.
         self.until_idle()?;
-        let mut report = checked()?;
-        if self.scenario.takes_over() {
-            let lost = self.take_over(&shards[0], &index, &report)?;
-            report = checked()?;
-            if report.orphaned.total() != lost.len() as u64 || lost.is_empty() && !report.torn.is_empty() {
-                let (orphaned, torn) = (report.orphaned.total(), report.torn.total());
-                return Err(format!(
-                    "{orphaned} locks are of dead owners, {} of which are lost, and {torn} nodes are torn",
-                    lost.len()
-                ));
-            }
-        }
+        let mut report = self.take_over(&shards[0], &index, checked()?, checked)?;
         // Of several in a row, visitors find the next when the one before is in.
         while report.missing_separators.total() > 0 && report.orphaned.is_empty() {
             let before = report.missing_separators.total();
@@ -505,34 +494,41 @@ impl<'r> Run<'r> {
         Ok(keys)
     }
 
-    /// Takes over the locks of the dead that nobody has asked for; yields those that cannot be: their owners had no
-    /// memory for intents, or had taken a leftover, which says so in the words.
+    /// Takes over the locks of the dead that no client has asked for. Those alone may stay that are lost with their
+    /// owners: these had no memory for intents, or had taken a leftover, which the words say. Then no node is torn, but
+    /// under one of them.
     fn take_over(
         &self,
         shard: &SimShard,
         index: &AnyIndex<SimShard>,
-        report: &CheckReport,
-    ) -> Result<BTreeSet<RemotePtr>, String> {
-        let mut lost = BTreeSet::new();
+        report: CheckReport,
+        check_again: impl Fn() -> Result<CheckReport, String>,
+    ) -> Result<CheckReport, String> {
+        if !self.scenario.takes_over() {
+            return Ok(report);
+        }
+        let mut lost = 0;
         for &held in report.orphaned.iter() {
+            let HeldLock { at, word } = held;
             let index = index.clone();
             let taken = self.block_on(shard, async move { index.take_over(&held).await })?;
-            match taken.map_err(|error| format!("the lock {} cannot be taken over: {error}", held.at))? {
+            match taken.map_err(|error| format!("the lock {at} cannot be taken over: {error}"))? {
                 true => {}
-                false if held.word.keeps_intents() && held.word.tag() != 0 => {
-                    return Err(format!(
-                        "the lock {} of a dead owner is not taken over: {:?}",
-                        held.at, held.word
-                    ));
+                false if word.keeps_intents() && word.tag() != 0 => {
+                    return Err(format!("the lock {at} of a dead owner is not taken over: {word:?}"));
                 }
-                false => {
-                    tracing::debug!(name: "sim.lock.lost", lock = %held.at, "a lock is lost with its owner");
-                    lost.insert(held.at);
-                }
+                false => lost += 1,
             }
         }
         self.until_idle()?;
-        Ok(lost)
+        let report = check_again()?;
+        let (orphaned, torn) = (report.orphaned.total(), report.torn.total());
+        if orphaned != lost || lost == 0 && torn > 0 {
+            return Err(format!(
+                "{orphaned} locks are of dead owners, {lost} of which are lost, and {torn} nodes are torn"
+            ));
+        }
+        Ok(report)
     }
 
     /// Checks that nodes that were allocated and not given back are in the tree, but for those that clients had in hand
