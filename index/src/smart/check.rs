@@ -210,11 +210,17 @@ impl<V: Verbs> Walk<'_, V> {
         Ok(())
     }
 
-    fn is_under_dead_lock(&self, ahead: &Ahead, node: RemotePtr, image: &[u8]) -> bool {
-        self.at_rest.as_ref().is_some_and(|rest| match self.rear_lock(ahead.slot, image) {
-            Some(word) => rest.options.dead.contains(&word.owner()),
+    /// Tells whether a dead client holds the leaf's lock, and notes it if it is the leaf's own.
+    fn is_under_dead_lock(&mut self, ahead: &Ahead, node: RemotePtr, image: &[u8]) -> bool {
+        let Some(rest) = &self.at_rest else { return false };
+        match self.rear_lock(ahead.slot, image) {
+            Some(word) if rest.options.dead.contains(&word.owner()) => {
+                let at = node.add(self.tree.leaf().lock_at(ahead.slot.class()) as u64);
+                self.report.note_lock(rest.options, at, word)
+            }
+            Some(_) => false,
             None => rest.exempt.contains(&self.tree.locks.word_of(node)),
-        })
+        }
     }
 
     fn rear_lock(&self, slot: Slot, image: &[u8]) -> Option<LockWord> {

@@ -1,0 +1,235 @@
+//! A process that is killed while it writes, over shared memory, beside three others: none of their operations fails,
+//! what it had acknowledged is there, and what it had not is there or not, whole. The index is intact afterwards.
+//!
+//! `FARWOOD_TEST_DEATHS` says how many processes are killed for each kind of index.
+
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::{Child, ChildStderr, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use farwood::runtime::shm::{ShmCluster, ShmName, ShmServer, ShmServerConfig};
+use farwood::runtime::{NodeContext, ServerParts};
+use farwood::{CheckOptions, ComputeNode, IndexKind, IndexSpec, NodeConfig, Nodes, RangeIndex, Shard, Verbs};
+use futures::TryStreamExt;
+use futures::future::join_all;
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+
+use crate::kit::{Shape, TestShard};
+
+const DEATHS: u64 = 1;
+const WRITERS: u64 = 4;
+const VICTIM: u64 = 0;
+const CLIENTS: u64 = 4;
+/// Keys of each client. Those of all clients lie next to each other.
+const KEYS: u64 = 10;
+/// Each value is its number, so many times: it does not fit into a line.
+const VALUE_WORDS: usize = 12;
+/// One write in so many is a removal.
+const REMOVAL_ONE_IN: u64 = 4;
+/// The writers' environment: their number, and the kind and the servers of the index.
+const ROLE: &str = "FARWOOD_TEST_WRITER";
+/// The writers work for so long before the death, and after it.
+const WORK: std::ops::Range<u64> = 10..60;
+const WORK_ON: Duration = Duration::from_millis(100);
+
+fn spec(kind: IndexKind) -> IndexSpec {
+    let shape = Shape { max_key: 8, max_value: 8 * VALUE_WORDS, nodes: Nodes::Tiny };
+    shape.usual(kind).with_options(|options| options.intent_log = true)
+}
+
+fn node(servers: &[&str]) -> Arc<ComputeNode<ShmCluster>> {
+    ComputeNode::new(ShmCluster::connect(servers).unwrap(), NodeConfig { shards: 1, ..NodeConfig::default() })
+        .unwrap()
+}
+
+/// Yields the value of a key after its `number`-th write, which is `None` if that has removed it.
+fn value_after(number: u64) -> Option<Vec<u8>> {
+    (number % REMOVAL_ONE_IN != 0).then(|| number.to_be_bytes().repeat(VALUE_WORDS))
+}
+
+/// Works until its standard input ends. Each line of its standard error is a key and the number of its last write that
+/// was acknowledged, or what has gone wrong.
+#[test]
+#[ignore = "the writer of the test below, in a process of its own"]
+fn writer() {
+    let Ok(role) = std::env::var(ROLE) else { return };
+    let words: Vec<&str> = role.split(' ').collect();
+    let (number, kind): (u64, IndexKind) = (words[0].parse().unwrap(), IndexKind::named(words[1]).unwrap());
+    let is_over = Arc::new(AtomicBool::new(false));
+    let over = Arc::clone(&is_over);
+    thread::spawn(move || {
+        let _ = std::io::stdin().read(&mut [0]);
+        over.store(true, Ordering::Relaxed);
+    });
+    let node = node(&words[2..]);
+    let opening = Arc::clone(&node);
+    let done: Result<Vec<()>, Box<dyn Error + Send + Sync>> = node.try_run(move |shard| {
+        let (opening, is_over) = (Arc::clone(&opening), Arc::clone(&is_over));
+        async move {
+            let index = spec(kind).open(&*opening, "t").await?.attach(TestShard::Node(shard.clone()));
+            tell("ready");
+            let clients = (0..CLIENTS).map(|client| {
+                let (index, own, is_over) = (index.clone(), shard.clone(), Arc::clone(&is_over));
+                let first = client * WRITERS + number;
+                shard.spawn(async move { write(index, own, first, &is_over).await })
+            });
+            join_all(clients).await;
+            Ok(())
+        }
+    });
+    if let Err(error) = done {
+        tell(&format!("failed: {error}"));
+    }
+}
+
+fn tell(line: &str) {
+    std::io::stderr().write_all(format!("{line}\n").as_bytes()).expect("the test listens");
+}
+
+/// Writes to keys of one client, in turn, and reads keys of all.
+async fn write(index: impl RangeIndex, shard: Shard, first: u64, is_over: &AtomicBool) {
+    let clients = WRITERS * CLIENTS;
+    let (mut number, mut slowest) = (0, Duration::ZERO);
+    while !is_over.load(Ordering::Relaxed) {
+        number += 1;
+        for key in (0..KEYS).map(|key| key * clients + first) {
+            let begun = Instant::now();
+            let written = match value_after(number) {
+                Some(value) => index.put(&key.to_be_bytes(), &value).await.map_err(|error| error.to_string()),
+                None => index.remove(&key.to_be_bytes()).await.map(drop).map_err(|error| error.to_string()),
+            };
+            match written {
+                Ok(()) => tell(&format!("{key} {number}")),
+                Err(error) => return tell(&format!("failed: write {number} of key {key}: {error}")),
+            }
+            let other = shard.random() % (KEYS * clients);
+            match index.get(&other.to_be_bytes()).await {
+                Ok(value) if value.as_ref().is_none_or(|value| is_whole(value)) => {}
+                Ok(_) => return tell(&format!("failed: the value of key {other} is of two writes")),
+                Err(error) => return tell(&format!("failed: a get of key {other}: {error}")),
+            }
+            slowest = slowest.max(begun.elapsed());
+        }
+        let from = (shard.random() % (KEYS * clients)).to_be_bytes();
+        match index.scan(from.., Some(20)).try_collect::<Vec<_>>().await {
+            Ok(pairs) if pairs.iter().all(|(_, value)| is_whole(value)) => {}
+            Ok(_) => return tell("failed: a scan has met a value that is of two writes"),
+            Err(error) => return tell(&format!("failed: a scan: {error}")),
+        }
+    }
+    tell(&format!("slowest {}", slowest.as_millis()));
+}
+
+fn is_whole(value: &[u8]) -> bool {
+    value.len() == 8 * VALUE_WORDS && value.chunks(8).all(|word| *word == value[..8])
+}
+
+/// A writer's process, and what it has told.
+struct Writer {
+    process: Child,
+    told: JoinHandle<Vec<String>>,
+}
+
+impl Writer {
+    /// Starts a writer, and waits until it works.
+    fn start(number: u64, kind: IndexKind, servers: &[&str]) -> Self {
+        let mut process = Command::new(std::env::current_exe().unwrap())
+            .args(["deaths::writer", "--exact", "--ignored", "--nocapture"])
+            .env(ROLE, format!("{number} {kind} {}", servers.join(" ")))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut told = BufReader::new(process.stderr.take().unwrap());
+        let mut first = String::new();
+        told.read_line(&mut first).unwrap();
+        assert_eq!(first, "ready\n");
+        let listen = |told: BufReader<ChildStderr>| told.lines().map(Result::unwrap).collect();
+        Writer { process, told: thread::spawn(move || listen(told)) }
+    }
+
+    /// Waits for its end; yields the numbers of the last writes of its keys, as it has acknowledged them.
+    fn ended(mut self) -> BTreeMap<u64, u64> {
+        drop(self.process.stdin.take());
+        self.process.wait().unwrap();
+        let mut acknowledged = BTreeMap::new();
+        for line in self.told.join().unwrap() {
+            let words: Vec<&str> = line.split(' ').collect();
+            match (words[0].parse(), words.get(1).and_then(|number| number.parse().ok())) {
+                (Ok(key), Some(number)) => _ = acknowledged.insert(key, number),
+                _ if words[0] == "slowest" => println!("{line} ms"),
+                _ => panic!("a writer has told: {line}"),
+            }
+        }
+        acknowledged
+    }
+}
+
+#[test]
+fn a_writer_may_be_killed_at_any_time() {
+    let deaths = std::env::var("FARWOOD_TEST_DEATHS").map_or(DEATHS, |deaths| deaths.parse().unwrap());
+    for &kind in IndexKind::ALL {
+        for death in 0..deaths {
+            a_death(kind, death);
+        }
+    }
+}
+
+fn a_death(kind: IndexKind, number: u64) {
+    let server = |place| {
+        let name = ShmName::new(&format!("deaths-{}-{number}-{place}", std::process::id())).unwrap();
+        let parts = ServerParts { locks: 64, chunk_bytes: 64 << 10, ..ServerParts::default() };
+        ShmServer::start(&ShmServerConfig { parts, ..ShmServerConfig::new(name, 64 << 20) }).unwrap()
+    };
+    let servers = [server(0), server(1)];
+    let names: Vec<&str> = servers.iter().map(|server| server.name().as_str()).collect();
+    let maker = node(&names);
+    let making = Arc::clone(&maker);
+    let made = maker.run(move |_| {
+        let making = Arc::clone(&making);
+        async move { drop(spec(kind).create(&*making, "t").await.unwrap()) }
+    });
+    made.unwrap();
+    let mut writers: Vec<_> = (0..WRITERS).map(|number| Writer::start(number, kind, &names)).collect();
+    thread::sleep(Duration::from_millis(
+        SmallRng::seed_from_u64(u64::from(std::process::id()) << 32 | number).random_range(WORK),
+    ));
+    writers[VICTIM as usize].process.kill().unwrap();
+    thread::sleep(WORK_ON);
+    let acknowledged: BTreeMap<u64, u64> = writers.into_iter().flat_map(Writer::ended).collect();
+    assert!(acknowledged.len() as u64 > KEYS, "all writers have written");
+    check(&node(&names), kind, acknowledged);
+}
+
+/// Looks at all that is left: the last acknowledged write of each key, or one more of the writer that was killed.
+fn check(node: &Arc<ComputeNode<ShmCluster>>, kind: IndexKind, acknowledged: BTreeMap<u64, u64>) {
+    let (opening, acknowledged) = (Arc::clone(node), Arc::new(acknowledged));
+    let checked = node.run(move |shard| {
+        let (opening, acknowledged) = (Arc::clone(&opening), Arc::clone(&acknowledged));
+        async move {
+            let index = spec(kind).open(&*opening, "t").await.unwrap().attach(TestShard::Node(shard));
+            for key in 0..KEYS * WRITERS * CLIENTS {
+                let last = acknowledged.get(&key).copied().unwrap_or(0);
+                let found = index.get(&key.to_be_bytes()).await.unwrap().map(|value| value.to_vec());
+                let is_next = key % WRITERS == VICTIM && found == value_after(last + 1);
+                assert!(found == value_after(last) || is_next, "{kind}: key {key}, write {last}: {found:?}");
+            }
+            let dead = opening.control().dead().await.unwrap();
+            assert_eq!(dead.len(), 1, "the writer that was killed");
+            let options = CheckOptions { dead: dead.iter().copied().collect(), ..CheckOptions::default() };
+            for held in index.check(&options).await.unwrap().orphaned.iter() {
+                assert!(index.take_over(held).await.unwrap(), "{kind}: {held:?}");
+            }
+            let report = index.check(&CheckOptions::default()).await.unwrap();
+            assert!(report.is_intact(), "{kind}: {:?}", report.violations);
+        }
+    });
+    checked.unwrap();
+}
