@@ -2,8 +2,9 @@
 //! no kind.
 
 use farwood::IndexKind;
+use farwood::index::shell::Options;
 use farwood::runtime::CatalogEntry;
-use farwood::{AnyTree, IndexSpec, Limits, NodeContext, Nodes};
+use farwood::{AnyTree, IndexSpec, Limits, NodeContext, Nodes, Switches};
 
 use crate::error::CliError;
 
@@ -77,14 +78,14 @@ pub(crate) async fn create(
     spec.create(node, name).await.map_err(CliError::failed)
 }
 
-/// Opens the index of that name, with a cache of that many bytes.
+/// Opens the index of that name, with the options that its kind has by default but for what `change` does to them.
 ///
 /// # Errors
 /// If there is none, or it is of a kind that this release does not know.
 pub(crate) async fn open(
     node: &impl NodeContext,
     name: &str,
-    cache_bytes: usize,
+    change: impl FnOnce(&mut Options<dyn Switches>),
 ) -> Result<AnyTree, CliError> {
     let entry = node.control().open(name).await.map_err(CliError::failed)?;
     let Some(kind) = IndexKind::named(&entry.kind) else {
@@ -95,8 +96,7 @@ pub(crate) async fn open(
     };
     // Its creator's geometry counts.
     let spec = kind.spec(kind.usual_limits(), Nodes::Usual);
-    let spec = spec.with_options(|options| options.cache_bytes = cache_bytes);
-    spec.open(node, name).await.map_err(CliError::failed)
+    spec.with_options(change).open(node, name).await.map_err(CliError::failed)
 }
 
 /// Reads the limits of the index of a catalog entry, if this release can.

@@ -4,8 +4,9 @@ use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
 
+use farwood::index::shell::Options;
 use farwood::runtime::{Control, Fabric, Port, PortLease};
-use farwood::{AnyIndex, ComputeNode, NodeConfig, NodeContext, Shard};
+use farwood::{AnyIndex, ComputeNode, NodeConfig, NodeContext, Shard, Switches};
 use futures::executor::block_on;
 use futures::future::{Either, select};
 
@@ -34,9 +35,34 @@ where
     R: Future<Output = Result<T, CliError>> + 'static,
     T: Send + 'static,
 {
+    on_index_with(cluster, name, |_| {}, interrupt, undone, main)
+}
+
+/// Runs `main` with the index as [`on_index`] does, which is opened with the options that `change` makes.
+///
+/// # Errors
+/// See [`on_index`].
+pub(crate) fn on_index_with<F, M, R, T>(
+    cluster: Arc<F>,
+    name: &str,
+    change: impl FnOnce(&mut Options<dyn Switches>),
+    interrupt: &Interrupt,
+    undone: &'static str,
+    main: M,
+) -> Result<T, CliError>
+where
+    F: Fabric,
+    M: Fn(AnyIndex<Shard<F::Device>>) -> R + Clone + Send + 'static,
+    R: Future<Output = Result<T, CliError>> + 'static,
+    T: Send + 'static,
+{
     let node = ComputeNode::new(cluster, NodeConfig { shards: 1, ..NodeConfig::default() });
     let node = node.map_err(CliError::failed)?;
-    let index = block_on(index::open(&node, name, CACHE_BYTES))?;
+    let opened = index::open(&node, name, |options| {
+        options.cache_bytes = CACHE_BYTES;
+        change(options);
+    });
+    let index = block_on(opened)?;
     let interrupt = interrupt.clone();
     let results = node.run(move |shard| {
         let (main, interrupt) = (main(index.attach(shard.clone())), interrupt.clone());

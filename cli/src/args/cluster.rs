@@ -240,6 +240,9 @@ pub(crate) struct ScanArgs {
 pub(crate) struct CheckArgs {
     /// The index
     pub(crate) name: String,
+    /// Take over the locks of dead compute nodes that no client has asked for, and check the index again
+    #[arg(long)]
+    pub(crate) repair: bool,
     #[command(flatten)]
     pub(crate) servers: ServersArgs,
 }

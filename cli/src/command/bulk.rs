@@ -118,7 +118,7 @@ impl Action for Bulk {
         let Bulk { operation, name, source, shards, interrupt } = self;
         let node = ComputeNode::new(cluster, NodeConfig { shards, ..NodeConfig::default() });
         let node = node.map_err(CliError::failed)?;
-        let index = block_on(index::open(&node, &name, CACHE_BYTES))?;
+        let index = block_on(index::open(&node, &name, |options| options.cache_bytes = CACHE_BYTES))?;
         let progress = Progress::new(shards, false);
         progress.enter(operation.stage());
         let shared = Arc::new(Shared::new(operation, interrupt, Arc::clone(&progress)));

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use farwood::IndexKind;
 use farwood::index::check::Broken;
-use farwood::index::shell::Filled;
-use farwood::{CheckOptions, CheckReport, Fabric, Violation};
+use farwood::index::shell::{Filled, Options};
+use farwood::{CheckOptions, CheckReport, Fabric, Switches, Violation};
 
 use crate::args::CheckArgs;
 use crate::connect::{Action, Peer, nodes, with_cluster};
@@ -15,7 +15,7 @@ use crate::error::CliError;
 use crate::index::check_name;
 use crate::interrupt::Interrupt;
 use crate::report::output::print;
-use crate::session::on_index;
+use crate::session::on_index_with;
 use crate::units::show_bytes;
 
 /// Findings that are shown; the others are counted.
@@ -23,7 +23,7 @@ const SHOWN_MAX: usize = 20;
 /// Findings among which owners of locks are looked for.
 const KEPT_MAX: usize = 10_000;
 
-/// Prints the shape of the index, and what is wrong with it.
+/// Prints the shape of the index, and what is wrong with it; with `--repair` after locks of the dead were taken over.
 ///
 /// # Errors
 /// If an invariant is broken; the first node where one is, is named.
@@ -31,7 +31,7 @@ pub(crate) fn run(args: CheckArgs) -> Result<(), CliError> {
     check_name(&args.name)?;
     let servers = args.servers.servers()?;
     let interrupt = Interrupt::listen()?;
-    let check = Check { name: args.name.clone(), interrupt: interrupt.clone() };
+    let check = Check { name: args.name.clone(), repairs: args.repair, interrupt: interrupt.clone() };
     let found = with_cluster(&servers, check)?;
     print(&shown(&found))?;
     interrupt.check("the walk was finished")?;
@@ -44,10 +44,13 @@ struct Found {
     report: CheckReport,
     /// The owners of orphaned locks that are silent; the others are gone.
     silent: BTreeSet<u16>,
+    /// Locks of the dead that were taken over.
+    taken_over: u64,
 }
 
 struct Check {
     name: String,
+    repairs: bool,
     interrupt: Interrupt,
 }
 
@@ -56,13 +59,21 @@ impl Action for Check {
 
     fn on<F: Fabric>(self, cluster: Arc<F>) -> Result<Found, CliError> {
         let walk = |dead: BTreeSet<u16>, silent: BTreeSet<u16>| {
-            let undone = "the walk was not finished";
-            on_index(Arc::clone(&cluster), &self.name, &self.interrupt, undone, move |index| {
+            let (repairs, undone) = (self.repairs, "the walk was not finished");
+            let change = |options: &mut Options<dyn Switches>| options.intent_log = repairs;
+            on_index_with(Arc::clone(&cluster), &self.name, change, &self.interrupt, undone, move |index| {
                 let options = CheckOptions { kept_max: KEPT_MAX, dead: dead.clone() };
                 let silent = silent.clone();
                 async move {
-                    let report = index.check(&options).await.map_err(CliError::failed)?;
-                    Ok(Found { kind: index.kind(), report, silent })
+                    let mut report = index.check(&options).await.map_err(CliError::failed)?;
+                    let mut taken_over = 0;
+                    if repairs && !report.orphaned.is_empty() {
+                        for held in report.orphaned.iter() {
+                            taken_over += u64::from(index.take_over(held).await.map_err(CliError::failed)?);
+                        }
+                        report = index.check(&options).await.map_err(CliError::failed)?;
+                    }
+                    Ok(Found { kind: index.kind(), report, silent, taken_over })
                 }
             })
         };
@@ -111,7 +122,7 @@ fn shown(found: &Found) -> String {
     out
 }
 
-fn write_report(Found { kind, report, silent }: &Found, out: &mut String) -> fmt::Result {
+fn write_report(Found { kind, report, silent, taken_over }: &Found, out: &mut String) -> fmt::Result {
     let survey = &report.survey;
     let full = format!(", {:.1} % full", survey.load_factor * 100.0);
     let (of_leaves, of_inner_nodes) = match kind.filled() {
@@ -126,6 +137,9 @@ fn write_report(Found { kind, report, silent }: &Found, out: &mut String) -> fmt
     let missing = &report.missing_separators;
     if !missing.is_empty() {
         writeln!(out, "unlinked     {} nodes that only their neighbours lead to; no fault", missing.total())?;
+    }
+    if *taken_over > 0 {
+        writeln!(out, "taken over   {taken_over} locks of compute nodes that are gone")?;
     }
     for held in report.orphaned.iter().take(SHOWN_MAX) {
         let (at, owner) = (held.at, held.word.owner());
@@ -159,10 +173,15 @@ mod tests {
     use farwood::{ComputeNode, NodeConfig, RangeIndex, Verbs};
 
     use super::*;
-    use crate::session::kit;
+    use crate::session::{kit, on_index};
 
     fn check(cluster: &Arc<farwood::Cluster>) -> Found {
-        Check { name: "t".to_owned(), interrupt: Interrupt::default() }.on(Arc::clone(cluster)).unwrap()
+        check_and(false, cluster)
+    }
+
+    fn check_and(repairs: bool, cluster: &Arc<farwood::Cluster>) -> Found {
+        let (name, interrupt) = ("t".to_owned(), Interrupt::default());
+        Check { name, repairs, interrupt }.on(Arc::clone(cluster)).unwrap()
     }
 
     #[test]
@@ -216,6 +235,20 @@ mod tests {
             said.contains("compute node 7, which is silent: it releases the lock if it goes on\n"),
             "{said}"
         );
+    }
+
+    #[test]
+    fn a_repair_leaves_what_cannot_be_taken_over() {
+        let cluster = kit::cluster(IndexKind::Sherman);
+        let dead = cluster.allocate_node_id().unwrap();
+        cluster.died(dead);
+        let lock = Control::servers(&*cluster)[1].locks.base;
+        // The index is the cluster's first. Bit 31 says that its owner kept intents, of which there is no page.
+        write_word(&cluster, lock, LockWord::new(dead, 1, 1 << 31).to_bits());
+        write_word(&cluster, lock.add(8), LockWord::new(dead, 1, 1).to_bits());
+        assert_eq!(check(&cluster).report.orphaned.total(), 2);
+        let found = check_and(true, &cluster);
+        assert_eq!((found.taken_over, found.report.orphaned.total()), (0, 2), "{}", shown(&found));
     }
 
     #[test]

@@ -94,7 +94,7 @@ mod tests {
             let error = create_on(&cluster, &words).unwrap_err();
             assert_eq!(error.exit_code(), 1);
             assert!(error.one_line().contains("an index named \"users\" already"), "{error}");
-            let opened = block_on(index::open(&ControlOnly::at(&cluster), "users", 0)).unwrap();
+            let opened = block_on(index::open(&ControlOnly::at(&cluster), "users", |_| {})).unwrap();
             assert_eq!(opened.limits(), Limits { max_key: 200, max_value: 8 });
         }
     }

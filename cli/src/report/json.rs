@@ -53,6 +53,11 @@ fn phase(phase: &Phase) -> Value {
             "remote_failed": locks.remote_failed,
             "refused": locks.refused,
             "orphaned": locks.orphaned,
+            "recovered": locks.recovered,
+            "redone": locks.redone,
+            "recorded": locks.recorded,
+            "record_bytes": locks.record_bytes,
+            "unrecorded": locks.unrecorded,
         },
         "shared_locks": {
             "shared": shared.shared,
@@ -62,6 +67,7 @@ fn phase(phase: &Phase) -> Value {
             "overtaken": shared.overtaken,
             "awaited": shared.awaited,
             "orphaned": shared.orphaned,
+            "recovered": shared.recovered,
         },
         "sharing": {
             "reads_delegated": sharing.reads_delegated,
@@ -136,7 +142,13 @@ mod tests {
                 loaded: 0,
                 unstarted: 0,
                 kinds: vec![Kind { name: "get", stats, latency }],
-                locks: LockStats { refused: 5, orphaned: 6, ..LockStats::default() },
+                locks: LockStats {
+                    refused: 5,
+                    orphaned: 6,
+                    recovered: 9,
+                    recorded: 10,
+                    ..LockStats::default()
+                },
                 shared_locks: SharedStats { shared: 7, laneless: 8, ..SharedStats::default() },
                 sharing: WindowStats { reads_delegated: 3, writes_combined: 2, ..WindowStats::default() },
                 cache: CacheStats { lookups: 10, hits: 9, ..CacheStats::default() },
@@ -157,6 +169,8 @@ mod tests {
         assert_eq!(json["phases"][0]["sharing"]["writes_combined"], 2);
         assert_eq!(json["phases"][0]["locks"]["refused"], 5);
         assert_eq!(json["phases"][0]["locks"]["orphaned"], 6);
+        assert_eq!(json["phases"][0]["locks"]["recovered"], 9);
+        assert_eq!(json["phases"][0]["locks"]["recorded"], 10);
         assert_eq!(json["phases"][0]["shared_locks"]["shared"], 7);
         assert_eq!(json["phases"][0]["shared_locks"]["laneless"], 8);
         assert_eq!(json["phases"][0]["cache"]["hit_ratio"], 0.9);
