@@ -41,6 +41,8 @@ pub struct Held<V: Verbs> {
     /// True until the holder has asked for the image that the one before may have left.
     may_have_image: bool,
     unpublished: u8,
+    /// See [`Held::with_whole_steps`].
+    has_whole_steps: bool,
     /// See [`Held::with_words_behind`]: where it is in the buffer, and its bytes, 0 without it.
     behind_at: u32,
     behind_bytes: u8,
@@ -145,6 +147,7 @@ impl<V: Verbs> Held<V> {
             handed_over: grant.kept.is_some(),
             may_have_image: grant.kept.is_some(),
             unpublished: 0,
+            has_whole_steps: false,
             behind_at: 0,
             behind_bytes: 0,
             vacant: grant.kept.map_or(FREE, |claim| claim.vacant),
@@ -396,6 +399,28 @@ impl<V: Verbs> Held<V> {
     /// ```
     pub fn with_unpublished_prefix(&mut self, verbs: u8) {
         self.unpublished = verbs;
+    }
+
+    /// Declares that the node is whole after each of the WRITEs of the coming release, in their order: if this compute
+    /// node dies between two of them, other clients go on from there. So nothing of them is recorded, unless one goes
+    /// over a line's end.
+    ///
+    /// ```text
+    ///   holder   WRITE fingerprint, WRITE entry ✗ dies           other   the slot is vacant: it writes its own entry
+    /// ```
+    ///
+    /// ```
+    /// # farwood_doctest::locks!(|shard, locks, node, meter| {
+    /// let mut held = locks.acquire(&meter, node).await?;
+    /// held.lock(&meter).await?;
+    /// let mut chain = Chain::new(node.server());
+    /// chain.write_word(node.add(56), 7).write_word(node, 9);
+    /// held.with_whole_steps();
+    /// held.release(&meter, chain, true).await?;
+    /// # });
+    /// ```
+    pub fn with_whole_steps(&mut self) {
+        self.has_whole_steps = true;
     }
 
     /// Declares that the coming release also writes what lies right behind an embedded lock word, in its line: these

@@ -50,13 +50,11 @@ impl Patch {
     }
 }
 
-/// Tells whether a node can be left half written if these WRITEs, in their order, end after any line.
-pub(crate) fn can_be_torn(patches: &[Patch]) -> bool {
-    match patches {
-        [] => false,
-        [one] => one.crosses_lines(),
-        _ => true,
-    }
+/// Tells whether a node can be left half written if these WRITEs, in their order, end after any line. With `whole_steps`
+/// it is whole between any two of them.
+pub(crate) fn can_be_torn(patches: &[Patch], whole_steps: bool) -> bool {
+    let is_torn_between = patches.len() > 1 && !whole_steps;
+    is_torn_between || patches.iter().any(|patch| patch.crosses_lines())
 }
 
 /// The acquisition that an intent belongs to.
@@ -241,14 +239,14 @@ mod tests {
     #[test]
     fn writes_that_end_after_any_line_may_tear_a_node() {
         let patch = |at, bytes| Patch { at, bytes };
-        assert!(!can_be_torn(&[]));
-        assert!(
-            !can_be_torn(&[patch(64, 64)])
-                && !can_be_torn(&[patch(72, 56)])
-                && !can_be_torn(&[patch(120, 8)])
-        );
-        assert!(can_be_torn(&[patch(72, 64)]) && can_be_torn(&[patch(64, 128)]));
-        assert!(can_be_torn(&[patch(64, 8), patch(72, 8)]));
+        for whole_steps in [false, true] {
+            let can_be_torn = |patches: &[Patch]| can_be_torn(patches, whole_steps);
+            assert!(!can_be_torn(&[]));
+            assert!(![patch(64, 64), patch(72, 56), patch(120, 8)].iter().any(|&one| can_be_torn(&[one])));
+            assert!([patch(72, 64), patch(64, 128)].iter().all(|&one| can_be_torn(&[one])));
+            assert!(can_be_torn(&[patch(64, 8), patch(72, 64)]));
+            assert_eq!(can_be_torn(&[patch(64, 8), patch(72, 8)]), !whole_steps);
+        }
     }
 
     #[test]

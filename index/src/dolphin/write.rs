@@ -165,7 +165,7 @@ impl<V: Verbs> Tree<V> {
     ) -> Result<Outcome, WriteError> {
         let (layout, node) = (self.leaf(), place.leaf.ptr());
         let is_removal = matches!(op, WriteOp::Remove);
-        let (held, mut image) = self.lock_leaf(meter, node, !is_removal).await?;
+        let (mut held, mut image) = self.lock_leaf(meter, node, !is_removal).await?;
         let read = 0..if is_removal { layout.key_part().end } else { layout.node_bytes() };
         let planned = match plan(layout, &mut image[read], key, op, self.techniques.deep_special) {
             Ok(planned) => planned,
@@ -187,6 +187,7 @@ impl<V: Verbs> Tree<V> {
                 return Ok(Outcome::On(self.elsewhere(meter, key, place, (found, bounds), budget).await?));
             }
             LeafPlan::Patch(patch, _) => {
+                held.with_whole_steps();
                 drop(held.release(meter, patch_chain(node, image, patch), true).await?)
             }
             LeafPlan::Whole => {

@@ -109,7 +109,7 @@ impl<V: Verbs> Tree<V> {
     async fn write_back(
         &self,
         meter: &Meter,
-        held: Held<V>,
+        mut held: Held<V>,
         mut image: Buf,
         patch: Patch,
     ) -> Result<(), AccessError> {
@@ -121,6 +121,7 @@ impl<V: Verbs> Tree<V> {
         let known = [whole.clone()];
         let mut chain = Chain::with_buffer(leaf.server(), image);
         if self.techniques.two_level {
+            held.with_whole_steps();
             for range in patch {
                 chain.write(leaf.add(range.start as u64), range);
             }

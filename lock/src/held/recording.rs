@@ -194,7 +194,7 @@ impl<V: Verbs> Held<V> {
 
     /// Tells whether those WRITEs may leave a node torn of which the word says that its intent is recorded.
     fn has_to_record(&self, patches: &[Patch], claim: Claim) -> bool {
-        if self.table.intents.is_none() || !intent::can_be_torn(patches) {
+        if self.table.intents.is_none() || !intent::can_be_torn(patches, self.has_whole_steps) {
             return false;
         }
         if !claim.word.keeps_intents() {
@@ -257,11 +257,12 @@ impl<V: Verbs> Held<V> {
 
 /// Lists WRITEs; `None` if another verb is among them.
 fn patches_of(verbs: &[Verb]) -> Option<Patches> {
-    let patch = |verb: &Verb| match verb.op {
-        Op::Write { at, .. } | Op::WriteWord { at, .. } => Some(Patch { at, bytes: bytes_of(verb.op) }),
-        Op::Read { .. } | Op::Cas { .. } | Op::MaskedCas { .. } | Op::Faa { .. } => None,
-    };
-    verbs.iter().map(patch).collect()
+    let mut patches = Patches::new();
+    for Verb { op, .. } in verbs {
+        let (Op::Write { at, .. } | Op::WriteWord { at, .. }) = *op else { return None };
+        patches.push(Patch { at, bytes: bytes_of(*op) });
+    }
+    Some(patches)
 }
 
 fn bytes_of(op: Op) -> usize {

@@ -415,6 +415,28 @@ fn what_cannot_be_torn_is_not_recorded() {
     world.run();
 }
 
+/// Nor is what goes from one whole node to the next, if none of its WRITEs goes over a line's end.
+#[test]
+fn whole_steps_within_lines_are_not_recorded() {
+    for (has_whole_steps, at, recorded) in [(false, 0, 1), (true, 0, 0), (true, 56, 1)] {
+        let world = World::new(7, 1, 1);
+        let (fake, table) = world.attach_with_intents(config(Style::FAST))[0].clone();
+        world.spawn(async move {
+            let meter = Meter::default();
+            let mut held = table.acquire(&meter, node(0)).await.expect("it is free");
+            held.lock(&meter).await.expect("it is free");
+            let mut chain = Chain::with_buffer(node(0).server(), fake.lease(16));
+            chain.write(node(0).add(64), 0..8).write(node(0).add(at), 0..16);
+            if has_whole_steps {
+                held.with_whole_steps();
+            }
+            held.release(&meter, chain, true).await.expect("the fabric holds");
+            assert_eq!((table.stats().recorded, table.stats().unrecorded), (recorded, 0), "{at}");
+        });
+        world.run();
+    }
+}
+
 /// Slots come back, and pages go to the next table when the last handle is gone.
 #[test]
 fn pages_are_used_again() {
