@@ -593,7 +593,9 @@ impl<V: Verbs> Held<V> {
             false => {
                 self.depart(meter, chain, pending);
                 let mut buf = poll_fn(|cx| self.poll_releasing(meter, cx)).await?;
-                self.unpark(&mut buf);
+                if recorded {
+                    self.unpark(&mut buf);
+                }
                 buf
             }
         };

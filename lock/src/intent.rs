@@ -39,7 +39,8 @@ pub(crate) struct Patch {
 }
 
 impl Patch {
-    fn crosses_lines(self) -> bool {
+    /// Tells whether it may arrive in part.
+    pub(crate) fn crosses_lines(self) -> bool {
         self.at as usize % LINE_BYTES + self.bytes > LINE_BYTES
     }
 

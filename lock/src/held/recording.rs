@@ -106,6 +106,12 @@ impl<V: Verbs> Held<V> {
     #[inline(never)]
     pub(super) fn record(&self, chain: &Chain, claim: Claim, behind: Option<Range<usize>>) -> Record {
         let (prefix, node) = chain.verbs().split_at(usize::from(self.unpublished).min(chain.verbs().len()));
+        // The usual case, without a list: few WRITEs, none of which can be torn.
+        let is_single = behind.is_none() && (self.has_whole_steps || node.len() < 2);
+        if is_single && node.iter().all(|verb| patch_of(verb.op).is_some_and(|patch| !patch.crosses_lines()))
+        {
+            return Record::Needless;
+        }
         let Some(mut patches) = patches_of(node) else { return Record::Unsayable };
         let behind_bytes = behind.as_ref().map_or(0, |behind| behind.len());
         if behind_bytes > 0 {
@@ -258,11 +264,17 @@ impl<V: Verbs> Held<V> {
 /// Lists WRITEs; `None` if another verb is among them.
 fn patches_of(verbs: &[Verb]) -> Option<Patches> {
     let mut patches = Patches::new();
-    for Verb { op, .. } in verbs {
-        let (Op::Write { at, .. } | Op::WriteWord { at, .. }) = *op else { return None };
-        patches.push(Patch { at, bytes: bytes_of(*op) });
+    for verb in verbs {
+        patches.push(patch_of(verb.op)?);
     }
     Some(patches)
+}
+
+fn patch_of(op: Op) -> Option<Patch> {
+    match op {
+        Op::Write { at, .. } | Op::WriteWord { at, .. } => Some(Patch { at, bytes: bytes_of(op) }),
+        Op::Read { .. } | Op::Cas { .. } | Op::MaskedCas { .. } | Op::Faa { .. } => None,
+    }
 }
 
 fn bytes_of(op: Op) -> usize {
