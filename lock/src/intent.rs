@@ -51,8 +51,8 @@ impl Patch {
     }
 }
 
-/// Tells whether a node can be left half written if these WRITEs, in their order, end after any line. With `whole_steps`
-/// it is whole between any two of them.
+/// Tells whether a node can be left half written if these WRITEs, in their order, end after any line. With
+/// `whole_steps` it is whole between any two of them.
 pub(crate) fn can_be_torn(patches: &[Patch], whole_steps: bool) -> bool {
     let is_torn_between = patches.len() > 1 && !whole_steps;
     is_torn_between || patches.iter().any(|patch| patch.crosses_lines())

@@ -257,7 +257,7 @@ const DOLPHIN: &[Patch] = &[
     Patch {
         name: "an insert looks for its key before it has the lock",
         file: "index/src/dolphin/write.rs",
-        find: "let (held, mut image) = ⟦self.lock_leaf(meter, node, !is_removal).await?⟧;",
+        find: "let (mut held, mut image) = ⟦self.lock_leaf(meter, node, !is_removal).await?⟧;",
         replace: "{
             let before = self.read_leaf(meter, place.leaf, budget).await?;
             (self.lock_leaf(meter, node, !is_removal).await?.0, before)
@@ -462,16 +462,52 @@ const LOCKS: &[Patch] = &[
         replace: "Settled::Cleared",
     },
     Patch {
-        name: "an intent stays when its lock is passed on",
-        file: "lock/src/held/recording.rs",
-        find: "⟦pending.recorded && pending.mode != UnlockMode::Unlocked⟧",
-        replace: "false",
+        name: "who is dead is asked once",
+        file: "lock/src/deaths.rs",
+        find: "if now_ns < table.deaths.ask_from_ns.⟦get()⟧ {",
+        replace: "replace(u64::MAX)",
+    },
+    Patch {
+        name: "a taker looks for no intent",
+        file: "lock/src/recovery.rs",
+        find: "match ⟦found⟧ {\n        _ if !has_page",
+        replace: "found.filter(|_| false)",
     },
     Patch {
         name: "a taker leaves no copy of the intent",
         file: "lock/src/recovery.rs",
-        find: "⟦chain.write(slot.at(), 0..intent.len()).cas⟧(lock, dead.to_bits(), claim.word.to_bits())",
-        replace: "chain.cas",
+        find: "if let Some(slot) = ⟦&slot⟧ {\n        chain.write(",
+        replace: "slot.as_ref().filter(|_| false)",
+    },
+    Patch {
+        name: "an intent stays when its lock is passed on",
+        file: "lock/src/held/recording.rs",
+        find: "if ⟦pending.mode != UnlockMode::Unlocked⟧ {\n            chain.write_word(self.promised_slot()",
+        replace: "pending.mode != UnlockMode::Unlocked && false",
+    },
+    Patch {
+        name: "what goes over a line's end is not recorded",
+        file: "lock/src/held/recording.rs",
+        find: "is_some_and(|patch| ⟦!patch.crosses_lines()⟧)",
+        replace: "true || !patch.crosses_lines()",
+    },
+    Patch {
+        name: "all bits are taken away, and not only those of the dead",
+        file: "lock/src/shared/absent.rs",
+        find: "owner.is_some_and(|word| ⟦word.keeps_intents() && table.deaths.contain(word.owner())⟧)",
+        replace: "word.keeps_intents() || table.deaths.contain(word.owner())",
+    },
+    Patch {
+        name: "the bits of the dead stay",
+        file: "lock/src/shared/absent.rs",
+        find: "let was = cas(&table.verbs, lock.add(at as u64), word, ⟦word & !dead⟧).await?;",
+        replace: "word",
+    },
+    Patch {
+        name: "a word promises an intent where there is no slot for one",
+        file: "lock/src/held/recording.rs",
+        find: "if ⟦self.slot.is_some()⟧ { word.with_intents() } else { word }",
+        replace: "self.table.intents.is_some()",
     },
     Patch {
         name: "a lock is taken over whose owner may live",
@@ -483,15 +519,16 @@ const LOCKS: &[Patch] = &[
         name: "the next holder is told when the write-back is posted",
         file: "lock/src/held.rs",
         find: "self.depart(meter, chain, pending);
-                let buf = ⟦poll_fn(|cx| self.poll_releasing(meter, cx)).await?⟧",
+                let mut buf = ⟦poll_fn(|cx| self.poll_releasing(meter, cx)).await?⟧",
         replace: "{ if mode == UnlockMode::Kept { self.give_back(Some(claim)); }
                 poll_fn(|cx| self.poll_releasing(meter, cx)).await? }",
     },
     Patch {
         name: "the next holder is told when the rear WRITE is posted",
         file: "lock/src/held/rear.rs",
-        find: "self.depart(meter, chain, pending);
-        let buf = ⟦poll_fn(|cx| self.poll_releasing(meter, cx)).await?⟧",
+        find: "data, None, pending), pending),
+        }
+        let mut buf = ⟦poll_fn(|cx| self.poll_releasing(meter, cx)).await?⟧",
         replace: "{ if mode == UnlockMode::Kept { self.give_back(Some(claim)); }
                 poll_fn(|cx| self.poll_releasing(meter, cx)).await? }",
     },
