@@ -9,7 +9,7 @@ use std::time::Duration;
 use farwood_lock::{LockConfig, LockError, LockStats, LockTable, LockWord};
 use farwood_runtime::{Chain, Meter, Verbs};
 
-use crate::clients::{Client, Style, assert_whole};
+use crate::clients::{Client, NODE_BYTES, Style, assert_whole};
 use crate::fake::{Fake, Fault, World, embedded, node};
 
 const WAIT: Duration = Duration::from_millis(20);
@@ -312,6 +312,32 @@ fn a_death_may_be_known_late() {
     world.run_with_the_dead();
     assert!(others.borrow().iter().all(Result::is_ok), "{others:?}");
     assert_whole_and_free(&world, &tables, &clients, Style::FAST, "late");
+}
+
+/// The negative control of fencing: of a compute node that is said to be dead, and goes on, an update of others is lost.
+#[test]
+fn a_takeover_without_fencing_is_caught() {
+    for is_said_to_be_dead in [false, true] {
+        let world = World::new(10, 2, 1);
+        let tables = world.attach_with_intents(LockConfig { wait_max: 5 * WAIT, ..config(Style::FAST) });
+        if is_said_to_be_dead {
+            world.set_dead(&[1]);
+        }
+        for ((fake, table), pause) in tables.iter().cloned().zip([WAIT, Duration::ZERO]) {
+            world.spawn(async move {
+                let meter = Meter::default();
+                let mut held = table.acquire(&meter, node(0)).await.expect("it comes free");
+                let read = held.lock_and_read(&meter, fake.lease(NODE_BYTES), NODE_BYTES, true).await;
+                let mut buf = read.expect("it comes free, or is taken over").into_buf();
+                fake.pause(pause.as_nanos() as u64).await;
+                buf[0] += 1;
+                held.write_back(&meter, buf, true).await.expect("the fabric holds");
+            });
+        }
+        world.run();
+        let value = world.word(node(0).offset());
+        assert_eq!(value, if is_said_to_be_dead { 1 } else { 2 });
+    }
 }
 
 /// A taker that has no slot takes the lock all the same, with a word that promises nothing.
