@@ -314,7 +314,7 @@ fn a_death_may_be_known_late() {
     assert_whole_and_free(&world, &tables, &clients, Style::FAST, "late");
 }
 
-/// The negative control of fencing: of a compute node that is said to be dead, and goes on, an update of others is lost.
+/// The negative control of fencing: of a node that is said to be dead, and goes on, an update of others is lost.
 #[test]
 fn a_takeover_without_fencing_is_caught() {
     for is_said_to_be_dead in [false, true] {
