@@ -168,7 +168,7 @@ fn write_report(Found { kind, report, silent, taken_over }: &Found, out: &mut St
 
 #[cfg(test)]
 mod tests {
-    use farwood::lock::LockWord;
+    use farwood::lock::{LockWord, tag_of};
     use farwood::runtime::{Chain, Control, Meter, RemotePtr};
     use farwood::{ComputeNode, NodeConfig, RangeIndex, Verbs};
 
@@ -243,9 +243,10 @@ mod tests {
         let dead = cluster.allocate_node_id().unwrap();
         cluster.died(dead);
         let lock = Control::servers(&*cluster)[1].locks.base;
-        // The index is the cluster's first. Bit 31 says that its owner kept intents, of which there is no page.
-        write_word(&cluster, lock, LockWord::new(dead, 1, 1 << 31).to_bits());
-        write_word(&cluster, lock.add(8), LockWord::new(dead, 1, 1).to_bits());
+        let tag = tag_of(futures::executor::block_on(Control::open(&*cluster, "t")).unwrap().id);
+        // Bit 31 says that its owner kept intents, of which there is no page.
+        write_word(&cluster, lock, LockWord::new(dead, tag, 1 << 31).to_bits());
+        write_word(&cluster, lock.add(8), LockWord::new(dead, tag, 1).to_bits());
         assert_eq!(check(&cluster).report.orphaned.total(), 2);
         let found = check_and(true, &cluster);
         assert_eq!((found.taken_over, found.report.orphaned.total()), (0, 2), "{}", shown(&found));
