@@ -5,7 +5,8 @@ use serde::{Deserialize, Serialize};
 /// Behind the name of an index: its swarm with takeovers.
 pub(crate) const TAKEOVER: &str = "+takeover";
 /// The swarms that run code of takeovers, and nothing else of which the others do not.
-pub(crate) const WITH_TAKEOVER: [&str; 3] = ["sherman+takeover", "chime+takeover", "smart+takeover"];
+pub(crate) const WITH_TAKEOVER: [&str; 4] =
+    ["sherman+takeover", "chime+takeover", "smart+takeover", "dolphin+takeover"];
 
 /// The files, or all in a folder (not in those below it).
 pub(crate) const TARGETS: &[&str] = &[
@@ -59,6 +60,7 @@ pub(crate) const TARGETS: &[&str] = &[
     "index/src/smart/split.rs",
     "index/src/smart/turns.rs",
     "index/src/smart/write.rs",
+    "lock/src/deaths.rs",
     "lock/src/handover.rs",
     "lock/src/held.rs",
     "lock/src/held/rear.rs",
@@ -130,8 +132,11 @@ pub(crate) fn indexes_of(file: &str) -> Vec<String> {
         _ if ["/chime/", "/hopscotch/", "/hotspot", "/block"].iter().any(|part| file.contains(part)) => {
             &["chime"]
         }
+        _ if file.ends_with("/absent.rs") => &["dolphin+takeover"],
         _ if ["/dolphin/", "/range_leaf/", "/shared/"].iter().any(|part| file.contains(part)) => &["dolphin"],
-        _ if ["/recording", "/intent", "/recovery"].iter().any(|part| file.contains(part)) => &WITH_TAKEOVER,
+        _ if ["/recording", "/intent", "/recovery", "/deaths"].iter().any(|part| file.contains(part)) => {
+            &WITH_TAKEOVER
+        }
         _ if file.contains("/btree/") => &["sherman", "chime"],
         _ if file.contains("/sherman/") => &["sherman"],
         _ if file.contains("/smart/") => &["smart"],
