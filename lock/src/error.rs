@@ -49,6 +49,7 @@ pub enum LockError {
         lock: RemotePtr,
         owner: u16,
         other_index: bool,
+        /// True if the word promises that others can take the lock over once its owner is dead, and fenced.
         recoverable: bool,
         attempts: u32,
         waited_ns: u64,

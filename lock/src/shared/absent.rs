@@ -1,4 +1,4 @@
-//! The bits of dead compute nodes, which those take away that wait for the lock alone. Sharers write whole lines only,
+//! The bits of dead compute nodes: clients that wait for the lock alone take them away. Sharers write whole lines only,
 //! so nothing is torn where one has died, and its bit is all that it leaves.
 //!
 //! ```text
@@ -6,7 +6,7 @@
 //!   alone             CAS word ── READ words: a bit, for long ── READ lanes: the dead's ── CAS words: without it
 //! ```
 //!
-//! Nothing of a dead and fenced node takes effect any more, and its lane has no other owner: no one else changes its
+//! Nothing of a dead and fenced node takes effect any more, and its lane has no other owner: no sharer changes its
 //! bits. Of two clients that take one away, each by a CAS from exactly the word that it has read, one does.
 //!
 //! Its lanes stay its own in the directory. A new owner would take its bit for clear where it has not set it, so all
@@ -55,7 +55,7 @@ impl<V: Verbs> Sharing<V> {
     }
 
     /// Takes away the bit of the lane that has that word in the directory, if there is such a lane, and its owner is
-    /// dead. Yields whether it is away.
+    /// dead. Yields whether it is away; it stays if the control plane does not say who is dead.
     pub(super) async fn take_over(&self, lock: RemotePtr, owner: LockWord) -> Result<bool, FabricError> {
         let (table, meter) = (self.table(), Meter::default());
         let owners = self.lane_owners(&meter).await?;

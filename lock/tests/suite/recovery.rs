@@ -280,13 +280,19 @@ fn both_have_to_keep_intents() {
     }
 }
 
-/// An owner that is not dead, or not known to be, keeps its lock, however long it takes.
-#[test]
-fn the_lock_of_a_living_node_is_not_taken_over() {
+/// Makes a world of three compute nodes, the first of which has died within the WRITE of its release.
+fn with_a_dead_holder() -> (World, Tables, Vec<Client>) {
     let (world, tables, clients) = warm(Style::FAST, 5, config(Style::FAST));
     world.die(1, Fault { verbs: 1, lines: 0b1, gone: false });
     add(&world, &clients[..1], 1);
     world.run_with_the_dead();
+    (world, tables, clients)
+}
+
+/// An owner that is not dead, or not known to be, keeps its lock, however long it takes.
+#[test]
+fn the_lock_of_a_living_node_is_not_taken_over() {
+    let (world, tables, clients) = with_a_dead_holder();
     world.set_dead(&[7]);
     let others = add(&world, &clients[1..3], 1);
     world.run_with_the_dead();
@@ -300,10 +306,7 @@ fn the_lock_of_a_living_node_is_not_taken_over() {
 /// with takeover).
 #[test]
 fn a_death_may_be_known_late() {
-    let (world, tables, clients) = warm(Style::FAST, 5, config(Style::FAST));
-    world.die(1, Fault { verbs: 1, lines: 0b1, gone: false });
-    add(&world, &clients[..1], 1);
-    world.run_with_the_dead();
+    let (world, tables, clients) = with_a_dead_holder();
     let too_early = add(&world, &clients[1..3], 2);
     world.run_with_the_dead();
     assert!(too_early.borrow().iter().all(Result::is_err), "{too_early:?}");
