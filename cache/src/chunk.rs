@@ -4,16 +4,11 @@
 //! The nodes' low keys are packed once more beside them, so that a lookup touches only the node that it
 //! wants.
 
-use std::sync::atomic::{AtomicU32, Ordering};
-
-use arc_swap::ArcSwap;
-
 use crate::key_list::KeyList;
 use crate::keys::{self, Keys};
 use crate::node::Node;
+use crate::sync::{ArcSwap, AtomicU32, NODES_MAX, Ordering};
 
-/// Most nodes of a chunk.
-pub(crate) const NODES_MAX: usize = 64;
 /// A chunk with fewer nodes than this looks for a neighbour to merge with.
 pub(crate) const NODES_FEW: usize = NODES_MAX / 4;
 

@@ -12,12 +12,11 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use arc_swap::Guard;
-
-use crate::chunk::{CELL_BYTES, Chunk, ChunkCell, NODES_MAX};
+use crate::chunk::{CELL_BYTES, Chunk, ChunkCell};
 use crate::eviction::{Cached, Candidate, Place};
 use crate::key_list::KeyList;
 use crate::keys::Keys;
+use crate::sync::{Guard, NODES_MAX};
 
 /// The chunks of one level in key order; none at all while the level is empty.
 pub(crate) struct Directory {

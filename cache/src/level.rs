@@ -8,12 +8,11 @@
 use std::ops::{Deref, Range};
 use std::sync::Arc;
 
-use arc_swap::ArcSwap;
-
-use crate::chunk::{Chunk, NODES_FEW, NODES_MAX, Slot};
+use crate::chunk::{Chunk, NODES_FEW, Slot};
 use crate::directory::Directory;
 use crate::eviction::Place;
 use crate::node::Node;
+use crate::sync::{ArcSwap, NODES_MAX};
 
 /// One level of the cached tree.
 pub(crate) struct Level {

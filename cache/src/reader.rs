@@ -7,8 +7,6 @@ use std::cell::{Cell, RefCell};
 use std::ops::Deref;
 use std::sync::Arc;
 
-use arc_swap::cache::Cache;
-use arc_swap::{ArcSwap, Guard};
 use farwood_runtime::RemotePtr;
 use smallvec::SmallVec;
 
@@ -16,6 +14,7 @@ use crate::chunk::{Chunk, Slot};
 use crate::directory::Directory;
 use crate::node_cache::NodeCache;
 use crate::stats::CacheStats;
+use crate::sync::{ArcSwap, Cache, Guard};
 
 /// A reader moves the use clock on once in this many lookups, so that ages differ even while nothing is
 /// inserted.

@@ -1,9 +1,15 @@
-//! The atomics and the lock of the radix cache, and the least size of its segments: `models/` compiles the same files
-//! with such whose every order can be explored, and with segments so small that they are.
+//! The atomics, locks and cells of the caches, and the sizes on which it depends how soon they change what readers are
+//! in: `models/` compiles the same files with such whose every order can be explored, and with sizes so small that
+//! they are.
 
+pub(crate) use arc_swap::cache::Cache;
+pub(crate) use arc_swap::{ArcSwap, ArcSwapOption, Guard};
 pub(crate) use farwood_runtime::prefetch;
 pub(crate) use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 pub(crate) use std::sync::{Mutex, MutexGuard};
+
+/// Most nodes of a chunk of the B+trees' cache.
+pub(crate) const NODES_MAX: usize = 64;
 
 /// Segments of the radix cache are at least so big, bytes.
 pub(crate) const SEGMENT_BYTES_MIN: usize = 4 << 10;

@@ -5,10 +5,8 @@
 //! bring or reject the same node at the same time.
 
 use std::array;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 
-use arc_swap::ArcSwapOption;
 use farwood_runtime::RemotePtr;
 
 use crate::chunk::Slot;
@@ -18,6 +16,7 @@ use crate::level::{Change, Level};
 use crate::node::{Node, NodeImage};
 use crate::reader::CacheReader;
 use crate::stats::CacheStats;
+use crate::sync::{ArcSwapOption, AtomicU32, AtomicUsize, Mutex, MutexGuard, Ordering};
 
 /// Levels that the cache can hold, leaves included. A tree with more would have 2^32 leaves at the least
 /// possible fan-out.

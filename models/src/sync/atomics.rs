@@ -4,17 +4,6 @@
 use std::cell::Cell;
 
 pub use loom::sync::atomic::Ordering;
-pub(crate) use loom::sync::{Mutex, MutexGuard};
-
-/// Smallest segment of the radix cache: a few copies.
-pub(crate) const SEGMENT_BYTES_MIN: usize = 128;
-/// The square of a segment's bytes is about this often the budget: small segments, which are soon reused.
-pub(crate) const SEGMENT_SCALE: usize = 8;
-/// Nodes that can be left to the radix cache's writer: no model leaves it more.
-pub(crate) const NOTES_MAX: usize = 1;
-
-/// Does nothing: models have no use for the hint.
-pub(crate) fn prefetch<T: ?Sized>(_: *const T) {}
 
 /// Orderings that a control takes away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
