@@ -101,8 +101,7 @@ pub fn lookups_and_a_merger() {
     assert_eq!((look(&reader, 4, 2), version(&reader, 8)), (Some(0), None), "at rest");
 }
 
-/// Starts a thread of a reader. The writer has to be the thread that goes first: loom remembers of each atomic who
-/// loaded it last, so it would not see that a reader could come before a writer that has loaded what it stores.
+/// Starts a thread of a reader.
 fn beside(reader: CacheReader, look: fn(&CacheReader) -> Option<u8>) -> JoinHandle<CacheReader> {
     loom::thread::spawn(move || {
         look(&reader);

@@ -12,10 +12,14 @@
 //! Why loom: it models the orderings of C11, so that a fence or an Acquire that is missing is found. shuttle, which
 //! scales better, runs all atomics as sequentially consistent. Each model has controls: weakened by
 //! [`sync::Weakening`], it must fail.
+//!
+//! Where one thread reads what another writes, the writer is the thread that goes first. loom remembers the last access
+//! to each atomic, whose ever: a writer that loads what it stores hides a reader that came before it, and that order is
+//! not turned round.
 
 #![forbid(unsafe_code)]
 
-/// What the cache takes from the runtime is at the root of this crate.
+/// Stands for the runtime, from which the caches take what is at the root of this crate.
 extern crate self as farwood_runtime;
 
 pub mod btree_cache;

@@ -102,15 +102,17 @@ impl Line {
 /// If a line is read that never was, or goes back.
 pub fn a_writer_and_a_reader() {
     let line = Line::new();
-    let writer = {
+    let reader = {
         let line = Arc::clone(&line);
-        loom::thread::spawn(move || (1..=2).for_each(|value| line.write_alone(value)))
+        loom::thread::spawn(move || {
+            let first = line.read();
+            let second = line.read();
+            assert!(first[0] == first[1] && second[0] == second[1], "torn: {first:?}, {second:?}");
+            assert!(first <= second, "it went back from {first:?} to {second:?}");
+        })
     };
-    let first = line.read();
-    let second = line.read();
-    assert!(first[0] == first[1] && second[0] == second[1], "torn: {first:?}, {second:?}");
-    assert!(first <= second, "it went back from {first:?} to {second:?}");
-    writer.join().expect("the writer does not panic");
+    (1..=2).for_each(|value| line.write_alone(value));
+    reader.join().expect("the reader does not panic");
 }
 
 /// Models two threads of different processes that add to one word.
@@ -157,19 +159,19 @@ pub fn a_reader_and_a_writer_that_plans_late(stores: u32) {
     });
 }
 
-fn reader_and_dying(stores: u32, life: impl Fn(&Line) + Send + 'static) {
+fn reader_and_dying(stores: u32, life: impl Fn(&Line)) {
     let line = Line::new();
-    let writer = {
+    let reader = {
         let line = Arc::clone(&line);
         loom::thread::spawn(move || {
-            let lived = killed_at(stores, || life(&line));
-            line.dead[0].store(true, Ordering::Release);
-            lived
+            let found = line.read();
+            assert!(found[0] == found[1], "torn: {found:?}");
+            found
         })
     };
-    let found = line.read();
-    assert!(found[0] == found[1], "torn: {found:?}");
-    let lived = writer.join().expect("it dies, it does not panic");
+    let lived = killed_at(stores, || life(&line));
+    line.dead[0].store(true, Ordering::Release);
+    let found = reader.join().expect("the reader does not panic");
     let left = line.end();
     assert!(left[0] == left[1], "torn at rest: {left:?}");
     assert!((!lived || left[0] == 1) && found <= left, "{found:?}, then {left:?}");

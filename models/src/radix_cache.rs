@@ -37,13 +37,17 @@ pub fn a_lookup_and_a_writer(before: u64, after: u64) {
     };
     assert!(insert(&cache, NODE, 2), "the budget has no room for it: {:?}", cache.stats());
     (0..before).for_each(|number| bring(&cache, number));
-    let writer = {
+    let lookup = {
         let cache = Arc::clone(&cache);
-        loom::thread::spawn(move || {
-            (before..before + after).for_each(|number| bring(&cache, number));
-            assert!(insert(&cache, NODE, 3), "it had room");
-        })
+        loom::thread::spawn(move || look(&cache))
     };
+    (before..before + after).for_each(|number| bring(&cache, number));
+    assert!(insert(&cache, NODE, 3), "it had room");
+    lookup.join().expect("the lookup does not panic");
+    assert_eq!(cache.reader().find(&[0]).expect("the root is known").node, NODE, "at rest it is found");
+}
+
+fn look(cache: &Arc<RadixCache>) {
     let route = cache.reader().find(&[0]).expect("the root is known");
     if route.node == NODE {
         let (index, word) = route.slot.expect("every version has that slot");
@@ -52,8 +56,6 @@ pub fn a_lookup_and_a_writer(before: u64, after: u64) {
         let found = (index, word, route.claimed as u64);
         assert!(found == expected, "a copy that never was: {found:x?} is not {expected:x?}");
     }
-    writer.join().expect("the writer does not panic");
-    assert_eq!(cache.reader().find(&[0]).expect("the root is known").node, NODE, "at rest it is found");
 }
 
 /// Models a thread that finds the copy of a node out of date while another adds a slot to it.
