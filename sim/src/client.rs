@@ -23,6 +23,7 @@ use crate::history::{Op, Outcome};
 use crate::keys::keys;
 use crate::recorder::{Range, Recorder, Who, as_slice};
 use crate::scenario::{Adversary, Scenario, Work, may_lose_servers};
+use crate::shard::Steerable;
 use crate::waits;
 
 /// After so many operations that met the lock of a dead client, a client has seen enough: each waits for as long as a
@@ -91,10 +92,10 @@ pub(crate) enum Action {
 }
 
 /// A client.
-pub(crate) struct Client<V: Verbs> {
+pub(crate) struct Client {
     pub(crate) crew: Rc<Crew>,
-    pub(crate) index: AnyIndex<V>,
-    pub(crate) verbs: V,
+    pub(crate) index: AnyIndex<Steerable>,
+    pub(crate) verbs: Steerable,
     pub(crate) who: Who,
     pub(crate) rng: SmallRng,
 }
@@ -219,7 +220,7 @@ impl Crew {
     }
 }
 
-impl<V: Verbs> Client<V> {
+impl Client {
     /// Works while faults strike.
     pub(crate) async fn work(mut self) {
         let work = self.crew.work;

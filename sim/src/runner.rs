@@ -12,7 +12,6 @@ use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind, set_hook};
 use std::rc::Rc;
 
-use farwood_runtime::Verbs;
 use farwood_runtime::sim::{SimShard, Simulation};
 
 use self::phases::Run;
@@ -21,6 +20,7 @@ use crate::coverage::{Coverage, counted};
 use crate::history::History;
 use crate::oracle::{Pairs, Violation, check_history, check_one_client};
 use crate::scenario::Scenario;
+use crate::shard::Steering;
 
 /// Notable events that a run keeps where they are wanted.
 const NOTES: usize = 40;
@@ -59,17 +59,24 @@ pub struct Report {
 
 /// Runs `scenario`.
 pub fn run(scenario: &Scenario, with_notes: bool) -> Report {
-    run_on(scenario, with_notes, |shard, _| shard)
+    run_as(scenario, with_notes, None)
 }
 
-/// Runs `scenario` with what `wrap` makes of the compute nodes' shards (but not of the node's that looks at what is
-/// left). `wrap` is told the shard, and its number among all.
-pub fn run_on<W: Verbs>(scenario: &Scenario, with_notes: bool, wrap: impl Fn(SimShard, u32) -> W) -> Report {
-    let (report, coverage) = counted(|| perform(scenario, with_notes, wrap));
+/// Makes what steers a shard, of which it is told the number among all.
+pub type Steer<'s> = &'s dyn Fn(&SimShard, u32) -> Rc<dyn Steering>;
+
+/// Runs `scenario` while what `steer` makes steers the compute nodes' shards (but not the node's that looks at what is
+/// left).
+pub fn run_steered(scenario: &Scenario, steer: Steer<'_>) -> Report {
+    run_as(scenario, false, Some(steer))
+}
+
+fn run_as(scenario: &Scenario, with_notes: bool, steer: Option<Steer<'_>>) -> Report {
+    let (report, coverage) = counted(|| perform(scenario, with_notes, steer));
     Report { coverage, ..report }
 }
 
-fn perform<W: Verbs>(scenario: &Scenario, with_notes: bool, wrap: impl Fn(SimShard, u32) -> W) -> Report {
+fn perform(scenario: &Scenario, with_notes: bool, steer: Option<Steer<'_>>) -> Report {
     let simulation = match Simulation::new(&scenario.simulation()) {
         Ok(simulation) => simulation,
         Err(error) => {
@@ -81,8 +88,8 @@ fn perform<W: Verbs>(scenario: &Scenario, with_notes: bool, wrap: impl Fn(SimSha
         simulation.keep_notes(NOTES);
     }
     let crew = Rc::new(Crew::new(scenario));
-    let run = Run::new(scenario, &simulation, Rc::clone(&crew));
-    let caught = catch_unwind(AssertUnwindSafe(|| run.all_phases(wrap)));
+    let run = Run::new(scenario, &simulation, Rc::clone(&crew), steer);
+    let caught = catch_unwind(AssertUnwindSafe(|| run.all_phases()));
     let panicked = caught.is_err();
     let done = caught.unwrap_or_else(|panic| Err(panic_message(&*panic)));
     crew.recorder.give_all_up(simulation.now());

@@ -6,6 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use farwood::runtime::sim::{Profile, SimConfig, Simulation};
+use farwood_sim::shard::Steerable;
 
 use crate::driver::plan::Plan;
 use crate::driver::setup::BenchSetup;
@@ -31,7 +32,7 @@ pub(crate) fn run(plan: &Arc<Plan>, profile: &Profile) -> Result<Vec<ShardResult
     let results = Rc::new(RefCell::new(Vec::new()));
     for number in 0..config.shards as u16 {
         let shard = simulation.shard(0, number);
-        let run = run_shard(shard.clone(), Arc::clone(plan), Arc::clone(&setup));
+        let run = run_shard(Steerable::from(shard.clone()), Arc::clone(plan), Arc::clone(&setup));
         let results = Rc::clone(&results);
         drop(shard.spawn(async move {
             let result = run.await;

@@ -13,11 +13,12 @@ use rand::Rng;
 
 use super::cluster::Measured;
 use super::workload::{KeySpace, Mix, client_rng};
+use crate::shard::Steerable;
 
 /// One closed-loop client.
 pub(super) struct Client {
     pub(super) shard: SimShard,
-    pub(super) index: AnyIndex<SimShard>,
+    pub(super) index: AnyIndex<Steerable>,
     pub(super) space: Rc<KeySpace>,
     pub(super) mix: Mix,
     pub(super) value_bytes: usize,

@@ -12,6 +12,7 @@ use farwood_index::{
 use farwood_runtime::sim::{SimShard, Simulation};
 
 use super::cluster::Setup;
+use crate::shard::Steerable;
 
 /// All that Sherman's paper has.
 pub(super) const SHERMAN: sherman::Techniques =
@@ -69,7 +70,7 @@ pub enum Warm {
 }
 
 /// The handles of all shards, node by node.
-pub(super) type Indexes = Vec<(SimShard, AnyIndex<SimShard>)>;
+pub(super) type Indexes = Vec<(SimShard, AnyIndex<Steerable>)>;
 
 /// The longest time that a load may take.
 const LOAD_NS: u64 = 1_000_000_000_000;
@@ -82,7 +83,7 @@ pub(super) fn open(simulation: &Simulation, setup: &Setup, stored: &[Bytes]) -> 
         let tree = tree.map_err(|error| error.to_string())?;
         for shard in 0..setup.machines.cores {
             let shard = simulation.shard(node, shard);
-            let index = tree.attach(shard.clone());
+            let index = tree.attach(Steerable::from(shard.clone()));
             indexes.push((shard, index));
         }
         if node == 0 {
@@ -105,7 +106,7 @@ async fn open_on(simulation: &Simulation, setup: &Setup, node: u16) -> Result<An
 fn load(
     simulation: &Simulation,
     setup: &Setup,
-    (shard, index): &(SimShard, AnyIndex<SimShard>),
+    (shard, index): &(SimShard, AnyIndex<Steerable>),
     stored: &[Bytes],
 ) -> Result<(), String> {
     let (index, keys) = (index.clone(), stored.to_vec());

@@ -40,7 +40,7 @@ impl Busy {
     }
 
     /// Counts clients that have not ended, but for those of compute nodes that have stopped.
-    pub(super) fn left<W: Verbs>(&self, fleet: &[Member<W>]) -> usize {
+    pub(super) fn left(&self, fleet: &[Member]) -> usize {
         let left = self.left.borrow();
         let alive = fleet.iter().zip(left.iter()).filter(|(member, _)| !member.shard.is_dead());
         alive.map(|(_, left)| left).sum()

@@ -19,11 +19,13 @@ use futures::FutureExt;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
+use super::Steer;
 use super::arrivals::{Arrivals, Busy};
 use crate::client::{Action, Client, Crew};
 use crate::history::{Op, Outcome};
 use crate::recorder::{Range, Who};
 use crate::scenario::{Scenario, may_lose_servers};
+use crate::shard::Steerable;
 
 const INDEX: &str = "swarm";
 /// Another one, made before any node is known to be dead, and how long its clients wait for a lock: they have to find
@@ -61,28 +63,35 @@ pub(super) struct Run<'r> {
     pub(super) scenario: &'r Scenario,
     pub(super) simulation: &'r Simulation,
     pub(super) crew: Rc<Crew>,
+    /// Makes what steers the compute nodes' shards, if anything does.
+    steer: Option<Steer<'r>>,
 }
 
 /// A shard that clients work on.
-pub(super) struct Member<W: Verbs> {
+pub(super) struct Member {
     node: u16,
     pub(super) shard: SimShard,
-    verbs: W,
-    index: AnyIndex<W>,
+    verbs: Steerable,
+    index: AnyIndex<Steerable>,
 }
 
 impl<'r> Run<'r> {
-    pub(super) fn new(scenario: &'r Scenario, simulation: &'r Simulation, crew: Rc<Crew>) -> Self {
-        Run { scenario, simulation, crew }
+    pub(super) fn new(
+        scenario: &'r Scenario,
+        simulation: &'r Simulation,
+        crew: Rc<Crew>,
+        steer: Option<Steer<'r>>,
+    ) -> Self {
+        Run { scenario, simulation, crew, steer }
     }
 
     /// Runs all phases; yields how many keys are there in the end.
-    pub(super) fn all_phases<W: Verbs>(&self, wrap: impl Fn(SimShard, u32) -> W) -> Result<u64, String> {
+    pub(super) fn all_phases(&self) -> Result<u64, String> {
         self.simulation.set_faults(&self.scenario.first_rules());
-        let mut fleet = self.open_everywhere(&wrap)?;
+        let mut fleet = self.open_everywhere()?;
         self.load(&fleet)?;
         self.simulation.set_faults(&self.scenario.rules());
-        self.work(&mut fleet, &wrap)?;
+        self.work(&mut fleet)?;
         self.simulation.heal();
         self.crew.recorder.give_all_up(self.simulation.now());
         if self.scenario.takes_over() {
@@ -91,7 +100,7 @@ impl<'r> Run<'r> {
         }
         self.stay_alive(&fleet)?;
         self.rest(&fleet)?;
-        self.inherit(&mut fleet, &wrap)?;
+        self.inherit(&mut fleet)?;
         self.crew.recorder.rest();
         self.balance(&fleet)?;
         self.take_turns(&fleet)?;
@@ -104,31 +113,22 @@ impl<'r> Run<'r> {
         Ok(keys)
     }
 
-    fn open_everywhere<W: Verbs>(
-        &self,
-        wrap: &impl Fn(SimShard, u32) -> W,
-    ) -> Result<Vec<Member<W>>, String> {
+    fn open_everywhere(&self) -> Result<Vec<Member>, String> {
         let mut fleet = Vec::new();
         for node in 0..self.scenario.nodes.len() as u16 {
             self.crew.meet(self.simulation.shard(node, 0));
             let tree = self.open(node, self.scenario.spec_of(node), node == 0)?;
-            self.enlist(node, &tree, wrap, &mut fleet);
+            self.enlist(node, &tree, &mut fleet);
         }
         Ok(fleet)
     }
 
     /// Attaches the tree to all shards of a compute node.
-    fn enlist<W: Verbs>(
-        &self,
-        node: u16,
-        tree: &AnyTree,
-        wrap: &impl Fn(SimShard, u32) -> W,
-        fleet: &mut Vec<Member<W>>,
-    ) {
+    fn enlist(&self, node: u16, tree: &AnyTree, fleet: &mut Vec<Member>) {
         for shard in 0..self.scenario.cluster.shards {
             let number = u32::from(node) * u32::from(self.scenario.cluster.shards) + u32::from(shard);
             let shard = self.simulation.shard(node, shard);
-            let verbs = wrap(shard.clone(), number);
+            let verbs = Steerable::new(shard.clone(), self.steer.map(|steer| steer(&shard, number)));
             let index = tree.attach(verbs.clone());
             fleet.push(Member { node, shard, verbs, index });
         }
@@ -177,7 +177,7 @@ impl<'r> Run<'r> {
     }
 
     /// Loads a part of the keys, before any other client is there.
-    fn load<W: Verbs>(&self, fleet: &[Member<W>]) -> Result<(), String> {
+    fn load(&self, fleet: &[Member]) -> Result<(), String> {
         let work = self.scenario.work;
         if work.loaded_percent == 0 {
             return Ok(());
@@ -213,15 +213,11 @@ impl<'r> Run<'r> {
     }
 
     /// Runs all clients at work, those of compute nodes that come later too.
-    fn work<W: Verbs>(
-        &self,
-        fleet: &mut Vec<Member<W>>,
-        wrap: &impl Fn(SimShard, u32) -> W,
-    ) -> Result<(), String> {
+    fn work(&self, fleet: &mut Vec<Member>) -> Result<(), String> {
         let busy = Rc::new(Busy::default());
-        let set_to_work = |fleet: &[Member<W>], from: usize| {
+        let set_to_work = |fleet: &[Member], from: usize| {
             for place in from..fleet.len() {
-                self.set_to_work(fleet, place, PHASE_NS, &busy, &|_, client: Client<W>| client.work());
+                self.set_to_work(fleet, place, PHASE_NS, &busy, &|_, client: Client| client.work());
             }
         };
         set_to_work(fleet, 0);
@@ -229,7 +225,7 @@ impl<'r> Run<'r> {
         let is_over = || {
             for (node, tree) in arrivals.come()? {
                 let from = fleet.len();
-                self.enlist(node, &tree, wrap, fleet);
+                self.enlist(node, &tree, fleet);
                 set_to_work(fleet, from);
             }
             Ok((arrivals.are_over() && busy.left(fleet) == 0, busy.left(fleet)))
@@ -239,7 +235,7 @@ impl<'r> Run<'r> {
     }
 
     /// Lets all clients that are left write and read all keys, undisturbed.
-    fn stay_alive<W: Verbs>(&self, fleet: &[Member<W>]) -> Result<(), String> {
+    fn stay_alive(&self, fleet: &[Member]) -> Result<(), String> {
         let clients = self.scenario.clients();
         self.with_all_clients(fleet, LIVENESS_NS, "though nothing disturbs them", |crew, mut client| {
             let mut actions = Vec::new();
@@ -263,12 +259,12 @@ impl<'r> Run<'r> {
     }
 
     /// Lets every client run one action, and waits for those whose compute node does not stop.
-    fn with_all_clients<W: Verbs, F: Future<Output = ()> + 'static>(
+    fn with_all_clients<F: Future<Output = ()> + 'static>(
         &self,
-        fleet: &[Member<W>],
+        fleet: &[Member],
         within_ns: u64,
         what: &str,
-        task: impl Fn(Rc<Crew>, Client<W>) -> F,
+        task: impl Fn(Rc<Crew>, Client) -> F,
     ) -> Result<(), String> {
         let busy = Rc::new(Busy::default());
         for place in (0..fleet.len()).filter(|&place| !fleet[place].shard.is_dead()) {
@@ -283,13 +279,13 @@ impl<'r> Run<'r> {
     }
 
     /// Lets every client of a shard do something.
-    fn set_to_work<W: Verbs, F: Future<Output = ()> + 'static>(
+    fn set_to_work<F: Future<Output = ()> + 'static>(
         &self,
-        fleet: &[Member<W>],
+        fleet: &[Member],
         place: usize,
         purpose: u64,
         busy: &Rc<Busy>,
-        task: &impl Fn(Rc<Crew>, Client<W>) -> F,
+        task: &impl Fn(Rc<Crew>, Client) -> F,
     ) {
         let (member, clients) = (&fleet[place], usize::from(self.scenario.work.clients));
         for number in place * clients..(place + 1) * clients {
@@ -333,9 +329,9 @@ impl<'r> Run<'r> {
     }
 
     /// Waits until the janitors have done their work, and nothing is left of it.
-    fn rest<W: Verbs>(&self, fleet: &[Member<W>]) -> Result<(), String> {
+    fn rest(&self, fleet: &[Member]) -> Result<(), String> {
         let alive = || fleet.iter().filter(|member| !member.shard.is_dead());
-        let at_rest = |member: &Member<W>| {
+        let at_rest = |member: &Member| {
             let Member { shard, index, .. } = member;
             shard.clients_alive() == 0 && shard.chains_in_flight() == 0 && index.locks_in_use() == 0
         };
@@ -357,18 +353,14 @@ impl<'r> Run<'r> {
 
     /// Lets a compute node that comes late write to all keys, where locks of the dead are taken over: what the dead had
     /// recorded, and not acknowledged, takes effect when their lock is taken, and not after the rest.
-    fn inherit<W: Verbs>(
-        &self,
-        fleet: &mut Vec<Member<W>>,
-        wrap: &impl Fn(SimShard, u32) -> W,
-    ) -> Result<(), String> {
+    fn inherit(&self, fleet: &mut Vec<Member>) -> Result<(), String> {
         if !self.scenario.takes_over() || self.crew.dead().is_empty() {
             return Ok(());
         }
         let (node, place) = (self.simulation.add_node(None), fleet.len());
         let spec = self.scenario.spec_of(0).with_options(|options| options.lock_wait_max = TAKEOVER_WAIT);
         let tree = self.open(node, spec, false)?;
-        self.enlist(node, &tree, wrap, fleet);
+        self.enlist(node, &tree, fleet);
         let heir = Client {
             crew: Rc::clone(&self.crew),
             index: fleet[place].index.clone(),
@@ -394,7 +386,7 @@ impl<'r> Run<'r> {
 
     /// Balances the books of the memory: what servers have handed out is what shards have, those of stopped nodes
     /// included.
-    fn balance<W: Verbs>(&self, fleet: &[Member<W>]) -> Result<(), String> {
+    fn balance(&self, fleet: &[Member]) -> Result<(), String> {
         let usage =
             self.simulation.cluster().usage().now_or_never().expect("embedded servers answer at once");
         let usage = usage.map_err(|error| format!("what is handed out is not known: {error}"))?;
@@ -413,7 +405,7 @@ impl<'r> Run<'r> {
     }
 
     /// Checks that clients of other compute nodes get their turn: a lock is passed on only so many times.
-    fn take_turns<W: Verbs>(&self, fleet: &[Member<W>]) -> Result<(), String> {
+    fn take_turns(&self, fleet: &[Member]) -> Result<(), String> {
         let most = u64::from(LockConfig::default().handovers_max);
         for node in fleet.chunk_by(|a, b| a.node == b.node) {
             let mut locks = LockStats::default();
@@ -432,7 +424,7 @@ impl<'r> Run<'r> {
     }
 
     /// Looks at all that is left, with a compute node that was not there before.
-    fn look<W: Verbs>(&self, fleet: &[Member<W>]) -> Result<u64, String> {
+    fn look(&self, fleet: &[Member]) -> Result<u64, String> {
         let node = self.simulation.add_node(None);
         let spec = self.scenario.spec().with_options(|options| {
             options.cache_bytes = 1 << 20;
@@ -442,8 +434,9 @@ impl<'r> Run<'r> {
         let tree = self.open(node, spec, false)?;
         let shards: Vec<_> =
             (0..self.scenario.cluster.shards).map(|shard| self.simulation.shard(node, shard)).collect();
-        let indexes: Vec<_> = shards.iter().map(|shard| tree.attach(shard.clone())).collect();
-        let (index, verbs) = (indexes[0].clone(), shards[0].clone());
+        let indexes: Vec<_> =
+            shards.iter().map(|shard| tree.attach(Steerable::from(shard.clone()))).collect();
+        let (index, verbs) = (indexes[0].clone(), Steerable::from(shards[0].clone()));
         let who = Who { node: u32::from(node), client: CHECKER };
         let options = CheckOptions { dead: self.crew.dead(), ..CheckOptions::default() };
         let checked = || {
@@ -507,7 +500,7 @@ impl<'r> Run<'r> {
     fn take_over(
         &self,
         shard: &SimShard,
-        index: &AnyIndex<SimShard>,
+        index: &AnyIndex<Steerable>,
         report: CheckReport,
         check_again: impl Fn() -> Result<CheckReport, String>,
     ) -> Result<CheckReport, String> {
@@ -584,7 +577,7 @@ impl<'r> Run<'r> {
     fn use_another(&self, node: u16, tree: &AnyTree, name: &str) -> Result<(), String> {
         let shards = (0..self.scenario.cluster.shards).map(|shard| self.simulation.shard(node, shard));
         // Each shard is home to locks.
-        let indexes: Vec<_> = shards.map(|shard| tree.attach(shard)).collect();
+        let indexes: Vec<_> = shards.map(|shard| tree.attach(Steerable::from(shard))).collect();
         let crew = Rc::clone(&self.crew);
         let written = self.block_on(&self.simulation.shard(node, 0), async move {
             let index = &indexes[0];
@@ -636,10 +629,10 @@ impl<'r> Run<'r> {
 }
 
 /// Checks the tree. What is in it is noted as if a scan had returned it.
-async fn check<V: Verbs>(
+async fn check(
     crew: Rc<Crew>,
-    index: AnyIndex<V>,
-    verbs: V,
+    index: AnyIndex<Steerable>,
+    verbs: Steerable,
     who: Who,
     options: CheckOptions,
 ) -> Result<CheckReport, String> {
@@ -662,9 +655,9 @@ async fn check<V: Verbs>(
 
 /// Checks that an undisturbed client whose cache knows the tree takes the round trips of its index's table, for a get
 /// and for an update.
-async fn count_round_trips<V: Verbs>(
+async fn count_round_trips(
     crew: Rc<Crew>,
-    index: AnyIndex<V>,
+    index: AnyIndex<Steerable>,
     (get, update): (RangeInclusive<u64>, RangeInclusive<u64>),
 ) -> Result<(), String> {
     for key in crew.keys.iter().take(LONE_KEYS) {

@@ -11,12 +11,14 @@ mod sabotage;
 
 use std::num::NonZero;
 use std::ops::Range;
+use std::rc::Rc;
 use std::time::Duration;
 
 use farwood_index::sherman::{Geometry, NodeSize, Options};
 use farwood_index::{Backoff, IndexKind, IndexSpec, Limits};
+use farwood_runtime::Verbs;
 use farwood_runtime::sim::{Fault, FaultMix, Reordering, Rule};
-use farwood_sim::runner::run_on;
+use farwood_sim::runner::run_steered;
 use farwood_sim::scenario::{Adversary, Cluster, Scenario, Shares, Work};
 
 use self::sabotage::{Act, Nodes, Sabotage};
@@ -85,8 +87,10 @@ fn mix(name: &str) -> FaultMix {
 fn is_caught(act: Act, seeds: Range<u64>, scenario: impl Fn(u64) -> Scenario) {
     let run = |seed, act| {
         let scenario = scenario(seed);
-        let wrap = |shard, number| Sabotage::new(shard, act, Nodes::of(scenario.spec()), number);
-        run_on(&scenario, false, wrap).failure
+        run_steered(&scenario, &|shard, number| {
+            Rc::new(Sabotage::new(shard.node_id(), act, Nodes::of(scenario.spec()), number))
+        })
+        .failure
     };
     let caught = seeds.clone().find_map(|seed| Some((seed, run(seed, act)?)));
     let Some((caught, failure)) = caught else { panic!("{act:?} was not caught by seeds {seeds:?}") };

@@ -1,20 +1,15 @@
-//! A fabric that breaks one of the rules that the index rests on: a wrapper around any other. Production code has no
-//! hooks; what is needed of node formats is in the diagrams of `farwood_index::layout`.
+//! A fabric that breaks one of the rules that the index rests on: what steers shards of the simulated one. Production
+//! code has no hooks; what is needed of node formats is in the diagrams of `farwood_index::layout`.
 
 use std::cell::Cell;
-use std::future::Future;
-use std::pin::Pin;
-use std::rc::Rc;
-use std::task::{Context, Poll, ready};
 
 use farwood_index::IndexSpec;
 use farwood_index::layout::range_leaf::RangeLayout;
 use farwood_index::layout::{Kind, LINE_BYTES, LeafLayout, kind_of};
 use farwood_runtime::chain::{Op, Verb};
-use farwood_runtime::message::{Message, Port};
-use farwood_runtime::{
-    Chain, Completion, FabricError, Failed, Meter, RemotePtr, ShardId, Verbs, forward_verbs,
-};
+use farwood_runtime::message::Message;
+use farwood_runtime::{Chain, Completion, FabricError, Failed, RemotePtr};
+use farwood_sim::shard::{Ended, Forge, Steering};
 
 use crate::hop::{Hop, Parts};
 use crate::radix::{Joined, Radix, Ticket};
@@ -85,20 +80,19 @@ impl Nodes {
     }
 }
 
-/// A shard with such a fabric.
-#[derive(Clone)]
-pub(crate) struct Sabotage<V> {
-    fabric: V,
+/// The steering that breaks a shard's fabric.
+pub(crate) struct Sabotage {
+    node_id: u16,
     act: Act,
     nodes: Nodes,
     joined: Joined,
-    random: Rc<Cell<u64>>,
+    random: Cell<u64>,
 }
 
-impl<V: Verbs> Sabotage<V> {
-    pub(crate) fn new(fabric: V, act: Act, nodes: Nodes, number: u32) -> Self {
-        let random = Rc::new(Cell::new(u64::from(number) + 1));
-        Sabotage { fabric, act, nodes, joined: Joined::default(), random }
+impl Sabotage {
+    pub(crate) fn new(node_id: u16, act: Act, nodes: Nodes, number: u32) -> Self {
+        let random = Cell::new(u64::from(number) + 1);
+        Sabotage { node_id, act, nodes, joined: Joined::default(), random }
     }
 
     fn one_in(&self, one_in: u32) -> bool {
@@ -152,17 +146,16 @@ impl<V: Verbs> Sabotage<V> {
     /// node in it which says that there are intents.
     fn intent_in(&self, chain: &Chain) -> Option<usize> {
         let word = u64::from_le_bytes(chain.buffer()?.get(8..16)?.try_into().ok()?);
-        let is_word = word >> 48 == u64::from(self.fabric.node_id()) && word >> 31 & 1 == 1;
+        let is_word = word >> 48 == u64::from(self.node_id) && word >> 31 & 1 == 1;
         let is_first = |verb: &Verb| matches!(verb.op, Op::Write { from: 0, .. });
         chain.verbs().iter().position(is_first).filter(|_| is_word)
     }
+}
 
-    fn begun(
-        &self,
-        chain: Chain,
-        is_of_scan: bool,
-        post: impl FnOnce(Chain) -> V::Submission,
-    ) -> Tampered<V> {
+impl Steering for Sabotage {
+    /// Takes the chain for a scan's that is one of several in parallel.
+    fn begin(&self, chain: Chain, is_counted: bool) -> (Chain, Forge) {
+        let is_of_scan = !is_counted;
         let chain = self.tampered(chain, is_of_scan);
         let reads = chain.verbs().iter().filter_map(|verb| match verb.op {
             Op::Read { at, to, len } => {
@@ -174,7 +167,15 @@ impl<V: Verbs> Sabotage<V> {
         });
         let reads = reads.collect();
         let (nodes, joined) = (self.nodes.clone(), self.joined.clone());
-        Tampered { chain: post(chain), act: self.act, nodes, joined, is_of_scan, reads }
+        let forgery = Forgery { act: self.act, nodes, joined, is_of_scan, reads };
+        (chain, Box::new(move |ended| forgery.ended(ended)))
+    }
+
+    fn arrives(&self, message: &Message) -> bool {
+        match self.act {
+            Act::LostGrant(one_in) => !is_grant(message) || !self.one_in(one_in),
+            _ => true,
+        }
     }
 }
 
@@ -214,9 +215,8 @@ fn rebuilt(chain: Chain, edit: impl FnOnce(&mut Vec<Verb>)) -> Chain {
     new
 }
 
-/// A chain of a [`Sabotage`].
-pub(crate) struct Tampered<V: Verbs> {
-    chain: V::Submission,
+/// The changes to a chain that has ended.
+struct Forgery {
     act: Act,
     nodes: Nodes,
     joined: Joined,
@@ -224,12 +224,9 @@ pub(crate) struct Tampered<V: Verbs> {
     reads: Vec<Read>,
 }
 
-impl<V: Verbs> Future for Tampered<V> {
-    type Output = Result<Completion, Failed>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let done = ready!(Pin::new(&mut self.chain).poll(cx));
-        Poll::Ready(match done {
+impl Forgery {
+    fn ended(&self, ended: Ended) -> Ended {
+        match ended {
             Ok(mut done) => {
                 if matches!(self.act, Act::FourBits | Act::AnyHops | Act::AnyReplica) {
                     done.span_ns = 0;
@@ -244,11 +241,9 @@ impl<V: Verbs> Future for Tampered<V> {
             }
             Err(failed) if self.act == Act::NoRedo => pretend(failed),
             Err(failed) => Err(failed),
-        })
+        }
     }
-}
 
-impl<V: Verbs> Tampered<V> {
     /// Changes what the READs of a chain have brought of a hopscotch leaf. Each goes to where it is in the leaf.
     fn forge_parts(&self, image: &mut [u8]) {
         let Nodes::Hop(hop) = &self.nodes else { return };
@@ -351,7 +346,7 @@ fn set_control_word(image: &mut [u8], line: usize, word: u16) {
 }
 
 /// Says that a chain that only writes nodes has succeeded if it broke with its queue pair.
-fn pretend(failed: Failed) -> Result<Completion, Failed> {
+fn pretend(failed: Failed) -> Ended {
     let verbs = failed.chain().verbs();
     let writes_back = !verbs.is_empty() && verbs.iter().all(|verb| matches!(verb.op, Op::Write { .. }));
     if !writes_back || !matches!(failed.cause(), FabricError::QueuePair { .. }) {
@@ -364,31 +359,4 @@ fn pretend(failed: Failed) -> Result<Completion, Failed> {
 /// Tells whether a message of the lock tables grants a lock: the lowest byte is its kind.
 fn is_grant(Message([head, ..]): &Message) -> bool {
     *head as u8 == 4
-}
-
-impl<V: Verbs> Verbs for Sabotage<V> {
-    type Submission = Tampered<V>;
-    type Pause = V::Pause;
-
-    forward_verbs!(fabric: shard, shards, node_id, capabilities, control, lease, now, random);
-    forward_verbs!(fabric: pause, waiter, wake, defer, listen);
-
-    /// Takes the chain for a scan's: one that does not count its round trip by itself is one of several in parallel.
-    fn post(&self, meter: &Meter, chain: Chain) -> Tampered<V> {
-        self.begun(chain, true, |chain| self.fabric.post(meter, chain))
-    }
-
-    fn submit(&self, meter: &Meter, chain: Chain) -> Tampered<V> {
-        self.begun(chain, false, |chain| self.fabric.submit(meter, chain))
-    }
-
-    fn send(&self, to: ShardId, port: Port, message: Message) {
-        if let Act::LostGrant(one_in) = self.act
-            && is_grant(&message)
-            && self.one_in(one_in)
-        {
-            return;
-        }
-        self.fabric.send(to, port, message);
-    }
 }

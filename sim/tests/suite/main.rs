@@ -1,5 +1,5 @@
-//! Runs and their judges through the public interface: a file per subject. What wraps the fabric is a program of its
-//! own (`controls`), since for it the indexes are compiled once more.
+//! Runs and their judges through the public interface: a file per subject. Negative
+//! controls, which break the fabric, are a program of their own (`controls`).
 
 #[path = "../kit/mod.rs"]
 mod kit;
