@@ -113,63 +113,21 @@ pub(crate) mod kit {
     use super::ControlOnly;
     use crate::index;
 
-    /// Keys and values of the index of [`cluster`] have that many bytes at most.
-    pub(crate) const BYTES_MAX: usize = 16;
-
-    /// Makes two memory servers of 32 MiB with an empty index "t" of that kind.
+    /// Makes two memory servers of 32 MiB with an empty index "t" of that kind, for keys and values of up to 16 bytes.
+    /// Nothing that runs an index: all kinds would be compiled once more, so commands that do are tested as processes
+    /// (`cli/tests/commands`).
     pub(crate) fn cluster(kind: IndexKind) -> Arc<Cluster> {
-        cluster_of(kind, 32 << 20)
-    }
-
-    /// Makes two memory servers of that many bytes with an empty index "t" of that kind.
-    pub(crate) fn cluster_of(kind: IndexKind, bytes_per_server: u64) -> Arc<Cluster> {
         let config = EmbeddedConfig {
             servers: 2,
-            bytes_per_server,
+            bytes_per_server: 32 << 20,
             chunk_bytes: 256 << 10,
             ..EmbeddedConfig::default()
         };
         let cluster = Cluster::embedded(config).unwrap();
-        let limits = Limits { max_key: BYTES_MAX, max_value: BYTES_MAX };
+        let limits = Limits { max_key: 16, max_value: 16 };
         let spec = index::spec(kind, limits, &[]).unwrap();
         let spec = spec.with_options(|options| options.cache_bytes = 0);
         block_on(index::create(&ControlOnly::at(&cluster), "t", &spec)).unwrap();
         cluster
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use farwood::{IndexKind, RangeIndex};
-
-    use super::*;
-
-    /// A command takes memory for its nodes; the rest of the chunk is there for the next command.
-    #[test]
-    fn commands_share_chunks() {
-        IndexKind::ALL.iter().copied().for_each(commands_share_chunks_of);
-    }
-
-    fn commands_share_chunks_of(kind: IndexKind) {
-        const COMMANDS: u64 = 25;
-        const KEYS: u64 = 100;
-        let cluster = kit::cluster(kind);
-        let taken = || -> u64 {
-            let usage = block_on(cluster.usage()).unwrap();
-            usage.iter().map(|server| server.chunk_bytes).sum()
-        };
-        let mut used = 0;
-        for command in 0..COMMANDS {
-            used = on_index(Arc::clone(&cluster), "t", &Interrupt::default(), "", move |index| async move {
-                for key in command * KEYS..(command + 1) * KEYS {
-                    index.put(&key.to_be_bytes(), b"value").await.map_err(CliError::failed)?;
-                }
-                Ok(index.survey().await.map_err(CliError::failed)?.used_bytes)
-            })
-            .unwrap();
-        }
-        // Every command has made nodes, and one chunk holds them all.
-        assert!(used > COMMANDS * 1024, "{used} bytes");
-        assert_eq!(taken(), 256 << 10);
     }
 }

@@ -160,4 +160,13 @@ fn outcome(path: &Path, reader: &Reader, applied: &[Applied], shared: &Shared) -
 }
 
 #[cfg(test)]
-mod tests;
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_opened_is_seen_before_anything_starts() {
+        for path in ["/nonexistent/lines", "/"] {
+            assert_eq!(open(Path::new(path)).err().expect("it cannot be read").exit_code(), 2, "{path}");
+        }
+    }
+}

@@ -168,89 +168,7 @@ fn write_report(Found { kind, report, silent, taken_over }: &Found, out: &mut St
 
 #[cfg(test)]
 mod tests {
-    use farwood::lock::{LockWord, tag_of};
-    use farwood::runtime::{Chain, Control, Meter, RemotePtr};
-    use farwood::{ComputeNode, NodeConfig, RangeIndex, Verbs};
-
     use super::*;
-    use crate::session::{kit, on_index};
-
-    fn check(cluster: &Arc<farwood::Cluster>) -> Found {
-        check_and(false, cluster)
-    }
-
-    fn check_and(repairs: bool, cluster: &Arc<farwood::Cluster>) -> Found {
-        let (name, interrupt) = ("t".to_owned(), Interrupt::default());
-        Check { name, repairs, interrupt }.on(Arc::clone(cluster)).unwrap()
-    }
-
-    #[test]
-    fn an_intact_index_has_a_shape() {
-        for &kind in IndexKind::ALL {
-            let cluster = kit::cluster(kind);
-            let found = check(&cluster);
-            assert_eq!(found.kind, kind);
-            assert!(shown(&found).starts_with("keys         0\nleaves       0"), "{kind:?}");
-            let filled = on_index(Arc::clone(&cluster), "t", &Interrupt::default(), "", |index| async move {
-                for n in 0..500u32 {
-                    index.put(&n.to_be_bytes(), b"v").await.map_err(CliError::failed)?;
-                }
-                Ok(())
-            });
-            filled.unwrap();
-            let found = check(&cluster);
-            assert!(verdict("t", &found.report).is_ok());
-            let shown = shown(&found);
-            assert!(shown.starts_with("keys         500\n") && !shown.contains("broken"), "{shown}");
-            assert_eq!(shown.matches(" % full\n").count(), 1, "{shown}");
-        }
-    }
-
-    fn write_word(cluster: &Arc<farwood::Cluster>, at: RemotePtr, word: u64) {
-        let node =
-            ComputeNode::new(Arc::clone(cluster), NodeConfig { shards: 1, ..NodeConfig::default() }).unwrap();
-        let written = node.run(move |shard| async move {
-            let mut buf = shard.lease(8);
-            buf.copy_from_slice(&word.to_le_bytes());
-            let mut chain = Chain::with_buffer(at.server(), buf);
-            chain.write(at, 0..8);
-            shard.submit(&Meter::default(), chain).await.map(drop).unwrap();
-        });
-        written.unwrap();
-    }
-
-    #[test]
-    fn a_lock_of_a_client_that_is_gone_is_no_fault() {
-        let cluster = kit::cluster(IndexKind::Sherman);
-        let lock = Control::servers(&*cluster)[1].locks.base;
-        write_word(&cluster, lock, LockWord::new(7, 0, 0xff).to_bits());
-        let mut found = check(&cluster);
-        assert!(verdict("t", &found.report).is_ok());
-        let said = shown(&found);
-        assert!(said.contains("orphaned     lock 1:0x"), "{said}");
-        assert!(said.contains("compute node 7, which is gone\n"), "{said}");
-        found.silent.insert(7);
-        let said = shown(&found);
-        assert!(
-            said.contains("compute node 7, which is silent: it releases the lock if it goes on\n"),
-            "{said}"
-        );
-    }
-
-    #[test]
-    fn a_repair_leaves_what_cannot_be_taken_over() {
-        let cluster = kit::cluster(IndexKind::Sherman);
-        let dead = cluster.allocate_node_id().unwrap();
-        cluster.died(dead);
-        let lock = Control::servers(&*cluster)[1].locks.base;
-        let tag = tag_of(futures::executor::block_on(Control::open(&*cluster, "t")).unwrap().id);
-        // Bit 31 says that its owner kept intents, of which there is no page.
-        write_word(&cluster, lock, LockWord::new(dead, tag, 1 << 31).to_bits());
-        write_word(&cluster, lock.add(8), LockWord::new(dead, tag, 1).to_bits());
-        assert_eq!(check(&cluster).report.orphaned.total(), 2);
-        let found = check_and(true, &cluster);
-        assert_eq!((found.taken_over, found.report.orphaned.total()), (0, 2), "{}", shown(&found));
-    }
 
     #[test]
     fn who_is_silent_is_not_gone() {
@@ -258,20 +176,5 @@ mod tests {
         let nodes = [node(1, false), node(2, true), node(3, true)];
         let (orphaned, silent) = parted(BTreeSet::from([1, 2, 9]), &nodes);
         assert_eq!((orphaned, silent), (BTreeSet::from([2, 9]), BTreeSet::from([2])));
-    }
-
-    #[test]
-    fn a_damaged_index_is_named_with_the_node() {
-        for &kind in IndexKind::ALL {
-            let cluster = kit::cluster(kind);
-            let entry = futures::executor::block_on(Control::open(&*cluster, "t")).unwrap();
-            // An address where no node was ever written.
-            write_word(&cluster, entry.root, 0x41);
-            let found = check(&cluster);
-            let error = verdict("t", &found.report).unwrap_err();
-            assert_eq!(error.exit_code(), 1);
-            assert!(error.one_line().contains("breaks"), "{error}");
-            assert!(shown(&found).contains("\nbroken       "), "{}", shown(&found));
-        }
     }
 }

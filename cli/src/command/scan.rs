@@ -117,82 +117,16 @@ async fn copy_pairs<I: RangeIndex>(index: &I, range: &Range, out: &mut impl Writ
 
 #[cfg(test)]
 mod tests {
-    use farwood::IndexKind;
-
     use super::*;
-    use crate::session::kit;
-
-    /// Scans 100 keys, 00 to 99. Yields what was written, and how that ended.
-    fn scan(kind: IndexKind, range: Range, room: usize) -> (String, Result<(), CliError>) {
-        let out = on_index(kit::cluster(kind), "t", &Interrupt::default(), "", move |index| {
-            let range = range.clone();
-            async move {
-                for n in 0..100 {
-                    index.put(format!("{n:02}").as_bytes(), format!("v{n}").as_bytes()).await.unwrap();
-                }
-                let mut out = Pipe { taken: Vec::new(), room };
-                let result = copy(&index, &range, &mut out).await;
-                Ok((String::from_utf8(out.taken).unwrap(), result))
-            }
-        });
-        out.unwrap()
-    }
-
-    /// A pipe whose reader leaves after `room` bytes.
-    struct Pipe {
-        taken: Vec<u8>,
-        room: usize,
-    }
-
-    impl Write for Pipe {
-        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            if self.taken.len() + bytes.len() > self.room {
-                return Err(io::ErrorKind::BrokenPipe.into());
-            }
-            self.taken.extend_from_slice(bytes);
-            Ok(bytes.len())
-        }
-
-        fn flush(&mut self) -> io::Result<()> {
-            Ok(())
-        }
-    }
-
-    fn range(from: Option<&str>, to: Option<&str>, limit: Option<usize>) -> Range {
-        let bytes = |text: Option<&str>| text.map(|text| text.as_bytes().to_vec());
-        Range { from: bytes(from), to: bytes(to), limit }
-    }
-
-    #[test]
-    fn begins_at_from_and_ends_before_to() {
-        IndexKind::ALL.iter().copied().for_each(scan_ranges);
-    }
-
-    fn scan_ranges(kind: IndexKind) {
-        let lines = |range| {
-            let (out, result) = scan(kind, range, usize::MAX);
-            result.unwrap();
-            out
-        };
-        let all: String = (0..100).map(|n| format!("{n:02}\tv{n}\n")).collect();
-        assert_eq!(lines(range(None, None, None)), all);
-        assert_eq!(lines(range(Some("05"), Some("07"), None)), "05\tv5\n06\tv6\n");
-        assert_eq!(lines(range(Some("055"), None, Some(2))), "06\tv6\n07\tv7\n");
-        assert_eq!(lines(range(None, Some("01"), None)), "00\tv0\n");
-        assert_eq!(lines(range(Some("07"), Some("07"), None)), "");
-        assert_eq!(lines(range(None, None, Some(0))), "");
-    }
-
-    #[test]
-    fn a_reader_that_leaves_ends_it_quietly() {
-        let (out, result) = scan(IndexKind::Sherman, range(None, None, None), 14);
-        assert!(result.is_ok());
-        assert_eq!(out, "00\tv0\n01\tv1\n02");
-    }
 
     #[test]
     fn a_range_that_ends_before_it_begins_is_refused() {
         assert!(range(Some("b"), Some("a"), None).check().is_err());
         assert!(range(Some("a"), Some("a"), None).check().is_ok());
+    }
+
+    fn range(from: Option<&str>, to: Option<&str>, limit: Option<usize>) -> Range {
+        let bytes = |text: Option<&str>| text.map(|text| text.as_bytes().to_vec());
+        Range { from: bytes(from), to: bytes(to), limit }
     }
 }

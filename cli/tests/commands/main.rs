@@ -12,6 +12,8 @@ mod bad_input;
 mod bench_json;
 mod bench_sim;
 mod bench_trace;
+mod shm_bulk;
+mod shm_check;
 mod shm_commands;
 mod shm_fences;
 mod shm_strings;

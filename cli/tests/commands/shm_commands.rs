@@ -1,8 +1,10 @@
 //! Memory servers and clients as processes of their own, over shared memory: every command, several clients at once,
 //! clients and servers that are killed, and Ctrl-C.
 
+use std::ffi::OsStr;
 use std::io::{BufRead, Write};
 use std::iter;
+use std::os::unix::ffi::OsStrExt;
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -18,9 +20,9 @@ fn with_index(kind: &str, memory: &str) -> Server {
     server
 }
 
-/// Starts a server with an index for keys and values of up to 32 bytes, with room for a few hundred thousand.
+/// Starts a server with an index for keys and values of up to 32 bytes.
 fn with_index_of_32(kind: &str) -> Server {
-    let server = Server::start("256MiB");
+    let server = Server::start("32MiB");
     let sizes = ["--max-key", "32", "--max-value", "32"];
     assert_ok(&server.farwood("create", &[&["t", "--index", kind], &sizes[..]].concat()));
     server
@@ -55,7 +57,11 @@ fn use_every_command(kind: &str) {
     assert_eq!(server.farwood("scan", &["t", "--limit", "1"]).stdout, "\t\n");
     assert_ok(&server.farwood("remove", &["t", "k"]));
     assert_failed(&server.farwood("remove", &["t", "k"]), 1, "has no key \"k\"");
-    assert_failed(&server.farwood("put", &["t", &"x".repeat(25), ""]), 1, "25 bytes");
+    let long = "x".repeat(41);
+    for words in [&["put", "t", &long, ""][..], &["put", "t", "", &long], &["remove", "t", &long]] {
+        assert_failed(&server.farwood(words[0], &words[1..]), 1, "41 bytes");
+    }
+    assert_failed(&server.farwood("get", &["t", "k"]), 1, "has no key \"k\"");
     assert_intact(&server, 2);
     let stat = server.farwood("stat", &[]);
     assert_ok(&stat);
@@ -68,6 +74,84 @@ fn use_every_command(kind: &str) {
     let stopped = server.stop();
     assert_eq!((stopped.code, stopped.stdout.as_str()), (0, ""));
     assert!(stopped.stderr.contains("stopping: nothing is lost"), "{}", stopped.stderr);
+}
+
+/// Words need not be text.
+#[test]
+fn keys_and_values_are_bytes() {
+    let server = with_index("sherman", MEMORY);
+    let run = |command: &str, words: &[&[u8]]| {
+        let ran = Command::new(env!("CARGO_BIN_EXE_farwood"))
+            .args([command, "--fabric", &server.fabric, "t"])
+            .args(words.iter().map(|word| OsStr::from_bytes(word)))
+            .output();
+        let ran = ran.expect("it starts");
+        assert!(ran.status.success(), "{ran:?}");
+        ran.stdout
+    };
+    assert_eq!(run("put", &[b"\xff\n", b"\xfe\t\n"]), b"");
+    assert_eq!(run("get", &[b"\xff\n"]), b"\xfe\t\n\n");
+    assert_eq!(run("scan", &[]), b"\xff\n\t\xfe\t\n\n");
+}
+
+#[test]
+fn a_scan_begins_at_from_and_ends_before_to() {
+    for_each_kind(scan_ranges);
+}
+
+fn scan_ranges(kind: &str) {
+    let server = with_index(kind, MEMORY);
+    let all: String = (0..100).map(|n| format!("{n:02}\tv{n}\n")).collect();
+    assert_ok(&server.farwood_with_input("load", &["t"], all.as_bytes()));
+    for (words, expected) in [
+        (&[][..], &*all),
+        (&["--from", "05", "--to", "07"], "05\tv5\n06\tv6\n"),
+        (&["--from", "055", "--limit", "2"], "06\tv6\n07\tv7\n"),
+        (&["--to", "01"], "00\tv0\n"),
+        (&["--from", "07", "--to", "07"], ""),
+        (&["--limit", "0"], ""),
+    ] {
+        let scanned = server.farwood("scan", &[&["t"], words].concat());
+        assert_ok(&scanned);
+        assert_eq!(scanned.stdout, expected, "{kind} {words:?}");
+    }
+}
+
+/// A command takes memory for its nodes; the rest of the chunk is there for the next command.
+#[test]
+fn commands_share_chunks() {
+    for_each_kind(share_chunks);
+}
+
+fn share_chunks(kind: &str) {
+    let server = Server::start(MEMORY);
+    assert_ok(&server.farwood("create", &["t", "--index", kind, "--max-value", "500"]));
+    let value = "v".repeat(500);
+    let pairs: String = (0..60).map(|n| format!("key{n:02}\t{value}\n")).collect();
+    assert_ok(&server.farwood_with_input("load", &["t"], pairs.as_bytes()));
+    let (leaves, used) = (leaves(&server), in_use(&server));
+    (60..75).for_each(|n| assert_ok(&server.farwood("put", &["t", &format!("key{n:02}"), &value])));
+    assert!(self::leaves(&server) > leaves, "{kind}: no put has made a node");
+    assert_eq!(in_use(&server), used, "{kind}");
+}
+
+/// Returns how many leaves the index has.
+fn leaves(server: &Server) -> u64 {
+    let checked = server.farwood("check", &["t"]).stdout;
+    let leaves = checked.lines().find_map(|line| line.strip_prefix("leaves       "));
+    let count = leaves.and_then(|leaves| leaves.split(',').next()?.parse().ok());
+    count.unwrap_or_else(|| panic!("{checked}"))
+}
+
+/// Returns how much memory of the server is handed out.
+fn in_use(server: &Server) -> String {
+    let stat = server.farwood("stat", &[]).stdout;
+    let used = stat
+        .lines()
+        .next()
+        .and_then(|line| line.split(", ").nth(1))
+        .and_then(|used| used.split(" of ").next());
+    used.unwrap_or_else(|| panic!("{stat}")).to_owned()
 }
 
 #[test]
@@ -96,22 +180,24 @@ fn load_a_file(kind: &str) {
     // All kinds run at once.
     let scratch = Scratch::new(&format!("load-{kind}"));
     let path = scratch.path("lines");
-    let mut text = lines(0..50_000);
+    let mut text = lines(0..5_000);
     text.extend_from_slice(b"no tab\n");
     text.extend_from_slice(format!("{}\tx\n", "k".repeat(33)).as_bytes());
     text.extend_from_slice(b"key0000007\tanother\nlast\tone");
     std::fs::write(&path, &text).expect("writable");
     let loaded = server.farwood("load", &["t", "--file", &path]);
     assert_failed(&loaded, 1, "2 lines were rejected");
-    assert_eq!(loaded.stdout, "read 50004 lines, stored 50002, rejected 2\n");
-    assert!(loaded.stderr.contains("line 50001: there is no TAB"), "{}", loaded.stderr);
-    assert!(loaded.stderr.contains("line 50002: the key is longer than the 32 bytes"), "{}", loaded.stderr);
+    assert_eq!(loaded.stdout, "read 5004 lines, stored 5002, rejected 2\n");
+    assert!(loaded.stderr.contains("line 5001: there is no TAB"), "{}", loaded.stderr);
+    assert!(loaded.stderr.contains("line 5002: the key is longer than the 32 bytes"), "{}", loaded.stderr);
     assert_eq!(server.farwood("get", &["t", "key0000007"]).stdout, "another\n");
     assert_eq!(server.farwood("get", &["t", "last"]).stdout, "one\n");
     let scanned = server.farwood("scan", &["t", "--from", "key0000008", "--to", "last"]);
     assert_ok(&scanned);
-    assert!(scanned.stdout.as_bytes() == lines(8..50_000), "{} bytes", scanned.stdout.len());
-    assert_intact(&server, 50001);
+    assert!(scanned.stdout.as_bytes() == lines(8..5_000), "{} bytes", scanned.stdout.len());
+    assert_intact(&server, 5001);
+    let shape = server.farwood("check", &["t"]).stdout;
+    assert!(shape.matches(" % full\n").count() == 1 && !shape.contains("broken"), "{shape}");
     let piped = server.farwood_with_input("load", &["t"], b"from\tstdin");
     assert_ok(&piped);
     assert_eq!(piped.stdout, "read 1 lines, stored 1, rejected 0\n");
@@ -126,27 +212,27 @@ fn remove_a_file(kind: &str) {
     let server = with_index_of_32(kind);
     let scratch = Scratch::new(&format!("remove-{kind}"));
     let path = scratch.path("keys");
-    assert_ok(&server.farwood_with_input("load", &["t"], &lines(0..50_000)));
-    let mut text = keys(20_000..60_000);
+    assert_ok(&server.farwood_with_input("load", &["t"], &lines(0..5_000)));
+    let mut text = keys(2_000..6_000);
     text.extend_from_slice(b"key0000007\tvalue7\n");
-    text.extend_from_slice(format!("{}\nkey0020000\nlast", "k".repeat(33)).as_bytes());
+    text.extend_from_slice(format!("{}\nkey0002000\nlast", "k".repeat(33)).as_bytes());
     std::fs::write(&path, &text).expect("writable");
     let removed = server.farwood("remove", &["t", "--file", &path]);
     assert_failed(&removed, 1, "2 lines were rejected, the keys of all others are gone");
-    assert_eq!(removed.stdout, "read 40004 lines, removed 30000, absent 10002, rejected 2\n");
-    assert!(removed.stderr.contains("line 40001: there is a TAB"), "{}", removed.stderr);
-    assert!(removed.stderr.contains("line 40002: the key is longer than the 32 bytes"), "{}", removed.stderr);
+    assert_eq!(removed.stdout, "read 4004 lines, removed 3000, absent 1002, rejected 2\n");
+    assert!(removed.stderr.contains("line 4001: there is a TAB"), "{}", removed.stderr);
+    assert!(removed.stderr.contains("line 4002: the key is longer than the 32 bytes"), "{}", removed.stderr);
     let rest = server.farwood("scan", &["t"]);
     assert_ok(&rest);
-    assert!(rest.stdout.as_bytes() == lines(0..20_000), "{} bytes", rest.stdout.len());
-    assert_intact(&server, 20000);
+    assert!(rest.stdout.as_bytes() == lines(0..2_000), "{} bytes", rest.stdout.len());
+    assert_intact(&server, 2000);
     // All again: absent keys alone are no error. Then what is left, as a scan of the same index shows it.
-    let again = server.farwood_with_input("remove", &["t", "--file", "-"], &keys(20_000..50_000));
+    let again = server.farwood_with_input("remove", &["t", "--file", "-"], &keys(2_000..5_000));
     assert_ok(&again);
-    assert_eq!(again.stdout, "read 30000 lines, removed 0, absent 30000, rejected 0\n");
-    let piped = server.farwood_with_input("remove", &["t", "--file", "-"], &keys(0..20_000));
+    assert_eq!(again.stdout, "read 3000 lines, removed 0, absent 3000, rejected 0\n");
+    let piped = server.farwood_with_input("remove", &["t", "--file", "-"], &keys(0..2_000));
     assert_ok(&piped);
-    assert_eq!(piped.stdout, "read 20000 lines, removed 20000, absent 0, rejected 0\n");
+    assert_eq!(piped.stdout, "read 2000 lines, removed 2000, absent 0, rejected 0\n");
     assert_eq!(server.farwood("scan", &["t"]).stdout, "");
     assert_intact(&server, 0);
 }
@@ -158,15 +244,15 @@ fn two_clients_at_once_leave_an_intact_tree() {
 }
 
 fn load_with_two_clients(kind: &str) {
-    let server = with_index(kind, "256MiB");
+    let server = with_index(kind, "64MiB");
     std::thread::scope(|scope| {
-        for half in [0..30_000, 20_000..50_000] {
+        for half in [0..15_000, 10_000..25_000] {
             let server = &server;
             scope.spawn(move || assert_ok(&server.farwood_with_input("load", &["t"], &lines(half))));
         }
     });
-    assert_intact(&server, 50000);
-    assert!(server.farwood("scan", &["t"]).stdout.as_bytes() == lines(0..50_000));
+    assert_intact(&server, 25000);
+    assert!(server.farwood("scan", &["t"]).stdout.as_bytes() == lines(0..25_000));
 }
 
 #[test]
@@ -183,7 +269,7 @@ fn load_into_two_servers(kind: &str) {
         kit::farwood_with_input(&words, input)
     };
     assert_ok(&on_both(&["create", "t", "--index", kind], b""));
-    assert_ok(&on_both(&["load", "t"], &lines(0..100_000)));
+    assert_ok(&on_both(&["load", "t"], &lines(0..50_000)));
     assert_ok(&on_both(&["check", "t"], b""));
     let stat = on_both(&["stat"], b"").stdout;
     let used = |line: &str| line.starts_with("server") && !line.contains(" 0 B of ");
@@ -222,15 +308,15 @@ fn run_benchmarks(kind: &str) {
             (&json["config"]["fabric"], &json["config"]["servers"]),
             (&server.fabric.clone().into(), &1.into())
         );
-        assert_eq!(indexes(&server), [""; 0], "{workload}");
+        assert_eq!((indexes(&server).len(), &*in_use(&server)), (0, "0 B"), "{workload}");
     }
     assert_failed(&server.farwood("bench", &["--index", kind, "--keys", "100M"]), 2, "left: drop an index");
     // One that is soon full.
-    let server = Server::start("8MiB");
+    let server = Server::start("4MiB");
     let endless = bench(&["--index", kind, "--duration", "1000s", "--workload", "write-only"]);
     let full = server.farwood("bench", &endless);
     assert_failed(&full, 1, "out of memory");
-    assert_eq!(indexes(&server), [""; 0]);
+    assert_eq!((indexes(&server).len(), &*in_use(&server)), (0, "0 B"));
 }
 
 /// Round trips and bytes of an operation do not depend on where the memory is.
@@ -265,7 +351,8 @@ fn undisturbed_costs(run: impl Fn() -> kit::Ran) -> [[f64; 7]; 2] {
 
 /// Starts a benchmark that runs until it is ended, and waits until its clients are at work.
 fn endless_bench(server: &Server, rest: &[&str]) -> Running {
-    let endless = ["--duration", "1000s", "--workload", "ycsb-a", "--quiet"];
+    let workload: &[&str] = if rest.contains(&"--workload") { &[] } else { &["--workload", "ycsb-a"] };
+    let endless = [&["--duration", "1000s", "--quiet"], workload].concat();
     let mut process = server.beside("bench", &[&bench(&endless)[..], rest].concat());
     while indexes(server).is_empty() {
         assert!(process.runs(), "{}", process.finish().stderr);
@@ -278,12 +365,27 @@ fn endless_bench(server: &Server, rest: &[&str]) -> Running {
 fn a_benchmark_that_is_interrupted_drops_its_index() {
     let server = Server::start(MEMORY);
     let scratch = Scratch::new("interrupted");
-    for (signal, code) in [("INT", 130), ("TERM", 143)] {
-        let process = endless_bench(&server, &["--json", &scratch.path("out.json")]);
+    for (signal, code, workload) in [("INT", 130, "ycsb-a"), ("TERM", 143, "ycsb-a"), ("INT", 130, "raw")] {
+        let json = scratch.path("out.json");
+        let process = endless_bench(&server, &["--json", &json, "--workload", workload]);
         process.signal(signal);
         assert_failed(&process.finish(), code, "the result is partial");
         assert_eq!((indexes(&server).len(), scratch.files()), (0, vec!["out.json".to_owned()]));
+        assert_eq!(in_use(&server), "0 B", "{workload}");
     }
+}
+
+#[test]
+fn a_load_phase_that_is_interrupted_leaves_nothing() {
+    let server = Server::start("512MiB");
+    let words = ["--workload", "load", "--keys", "1M", "--warmup", "0", "--shards", "1", "--quiet"];
+    let mut process = server.beside("bench", &words);
+    while indexes(&server).is_empty() {
+        assert!(process.runs(), "{}", process.finish().stderr);
+    }
+    process.signal("INT");
+    assert_failed(&process.finish(), 130, "the result is partial");
+    assert_eq!((indexes(&server).len(), &*in_use(&server)), (0, "0 B"));
 }
 
 /// The killed process takes its own index with it and disturbs no other one. Locks of all indexes share the words of a

@@ -5,8 +5,11 @@ use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use farwood::lock::LockWord;
+
 use crate::kit::{KINDS, assert_failed, assert_ok, lines};
 use crate::servers::{Running, Server};
+use crate::shm_check::write_lock;
 use crate::{for_each_kind, servers};
 
 const MEMORY: &str = "128MiB";
@@ -58,6 +61,7 @@ fn stop_and_continue(kind: &str) {
     assert_failed(&server.farwood("drop", &[&theirs]), 1, "1 of them silent");
     assert_ok(&server.farwood("create", &["u", "--index", kind]));
     assert_ok(&server.farwood_with_input("load", &["u"], &lines(0..500)));
+    check_beside_its_lock(&server);
     bench.signal("CONT");
     // It goes on with what is still its own.
     while stat(&server).contains("silent") {
@@ -72,6 +76,20 @@ fn stop_and_continue(kind: &str) {
     assert!(server.farwood("scan", &["u"]).stdout.as_bytes() == lines(0..10_000));
     let said = stat(&server);
     assert!(!said.contains("silent") && !said.contains(&theirs), "{said}");
+}
+
+/// Checks the index while the silent compute node has a lock: the first word, which no client needs.
+fn check_beside_its_lock(server: &Server) {
+    let said = stat(server);
+    let silent = said.lines().find(|line| line.starts_with("node ") && line.contains("silent"));
+    let id = silent.and_then(|line| line["node ".len()..].split(':').next()).expect("it has an id");
+    write_lock(server, LockWord::new(id.trim().parse().expect("a number"), 0, 0xff).to_bits());
+    let checked = server.farwood("check", &["u"]);
+    assert_ok(&checked);
+    let told =
+        format!("of compute node {}, which is silent: it releases the lock if it goes on\n", id.trim());
+    assert!(checked.stdout.contains(&told), "{}", checked.stdout);
+    write_lock(server, 0);
 }
 
 #[test]

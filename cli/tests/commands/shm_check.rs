@@ -1,0 +1,99 @@
+//! `farwood check` on indexes whose memory has been written to by hand: locks of compute nodes that are gone or silent,
+//! and damage.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+
+use farwood::lock::{LockWord, tag_of};
+use farwood::runtime::{Fabric, RemotePtr, ShmCluster, ShmName};
+use futures::executor::block_on;
+
+use crate::for_each_kind;
+use crate::kit::{assert_failed, assert_ok};
+use crate::servers::Server;
+
+const MEMORY: &str = "16MiB";
+
+fn with_index(kind: &str) -> Server {
+    let server = Server::start(MEMORY);
+    assert_ok(&server.farwood("create", &["t", "--index", kind]));
+    server
+}
+
+/// Connects to the server, as a compute node does.
+fn connect(server: &Server) -> Arc<ShmCluster> {
+    ShmCluster::connect(&[name(server)]).unwrap()
+}
+
+fn name(server: &Server) -> &str {
+    server.fabric.strip_prefix("shm:").expect("it is one of shm")
+}
+
+/// Writes a word of the server's memory, whose offsets are those of its file.
+fn write_word(server: &Server, at: RemotePtr, word: u64) {
+    let name = ShmName::new(name(server)).expect("the server has it");
+    let file = File::options().write(true).open(name.region_path()).expect("it is there");
+    file.write_all_at(&word.to_le_bytes(), at.offset()).expect("the offset is inside");
+}
+
+/// Writes the first lock word of the server: 0 is a free lock.
+pub(crate) fn write_lock(server: &Server, word: u64) {
+    let lock = connect(server).control().servers()[0].locks.base;
+    write_word(server, lock, word);
+}
+
+#[test]
+fn a_lock_of_a_client_that_is_gone_is_no_fault() {
+    let server = with_index("sherman");
+    write_lock(&server, LockWord::new(7, 0, 0xff).to_bits());
+    let checked = server.farwood("check", &["t"]);
+    assert_ok(&checked);
+    let said = checked.stdout;
+    assert!(said.contains("orphaned     lock 0:0x"), "{said}");
+    assert!(said.contains("compute node 7, which is gone\n"), "{said}");
+}
+
+#[test]
+fn a_repair_leaves_what_cannot_be_taken_over() {
+    let server = with_index("sherman");
+    let cluster = connect(&server);
+    let dead = cluster.allocate_node_id().unwrap();
+    let tag = tag_of(block_on(cluster.control().open("t")).unwrap().id);
+    let lock = cluster.control().servers()[0].locks.base;
+    drop(cluster);
+    // Bit 31 says that its owner kept intents, of which there is no page.
+    write_word(&server, lock, LockWord::new(dead, tag, 1 << 31).to_bits());
+    write_word(&server, lock.add(8), LockWord::new(dead, tag, 1).to_bits());
+    for flags in [&["t"][..], &["t", "--repair"]] {
+        let checked = server.farwood("check", flags);
+        assert_ok(&checked);
+        let said = checked.stdout;
+        assert_eq!((said.matches("orphaned  ").count(), said.contains("taken over")), (2, false), "{said}");
+    }
+}
+
+#[test]
+fn a_damaged_index_is_named_with_the_node() {
+    for_each_kind(damage);
+}
+
+fn damage(kind: &str) {
+    let server = with_index(kind);
+    let entry = block_on(connect(&server).control().open("t")).unwrap();
+    // An address where no node was ever written.
+    write_word(&server, entry.root, 0x41);
+    let checked = server.farwood("check", &["t"]);
+    assert_failed(&checked, 1, "breaks");
+    assert!(checked.stdout.contains("\nbroken       "), "{}", checked.stdout);
+}
+
+#[test]
+fn an_index_of_a_kind_that_is_not_known_is_an_error() {
+    let server = Server::start(MEMORY);
+    block_on(connect(&server).control().create("new", "warp", b"")).unwrap();
+    assert_failed(&server.farwood("get", &["new", "k"]), 1, "of kind \"warp\"");
+    let stat = server.farwood("stat", &[]);
+    assert_ok(&stat);
+    assert!(stat.stdout.contains("index    \"new\": warp\n"), "{}", stat.stdout);
+}
