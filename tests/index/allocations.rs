@@ -43,7 +43,7 @@ impl Sizes {
 
 /// Rounds to let every pool, slab and queue reach the size it needs, and rounds that count.
 const WARM_UP: usize = 20;
-const ROUNDS: usize = 80;
+const ROUNDS: usize = 40;
 /// Operations of one round of the single client.
 const OPS: u64 = 100;
 

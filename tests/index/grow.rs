@@ -14,7 +14,7 @@ const LEAST: Shape = Shape { nodes: Nodes::Least, ..Shape::TINY };
 fn one_root_is_planted_however_many_try() {
     for &kind in IndexKind::ALL {
         for parties in Parties::BOTH {
-            for _ in 0..10 {
+            for _ in 0..5 {
                 let recipe = LEAST.usual(kind);
                 with_parties(parties, recipe, move |cluster| async move {
                     cluster.meet().await;

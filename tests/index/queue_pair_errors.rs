@@ -154,7 +154,7 @@ fn no_operation_fails() {
         let mut retries = 0;
         let [usual, other] = kind.extremes().map(|mix| Shape::TINY.of(mix));
         let usual = if kind.trial().fails_with_queue_pairs { other } else { usual };
-        for seed in 0..12 {
+        for seed in 0..6 {
             for (servers, recipe) in [(1, usual), (3, usual), (2, other)] {
                 let site = Site::new(seed, servers, recipe);
                 site.break_one_in(40);
@@ -168,7 +168,7 @@ fn no_operation_fails() {
                 retries += kinds.map(|kind| kind.retries).sum::<u64>();
             }
         }
-        assert!(retries > 10_000, "{kind:?}: {retries} retries");
+        assert!(retries > 5_000, "{kind:?}: {retries} retries");
     }
 }
 

@@ -56,7 +56,7 @@ fn total(tables: &[(Fake, LockTable<Fake>)]) -> LockStats {
 fn no_update_is_lost_with_hand_over() {
     for style in Style::PLACES.into_iter().chain(Style::CARRYING).chain(Style::CLEARED_BY_CAS) {
         let mut handed_over = 0;
-        for seed in 0..150 {
+        for seed in 0..75 {
             let stats = count(seed, LockConfig::default(), style, 1);
             assert_eq!(stats.acquired, CLIENTS as u64 * OPERATIONS, "seed {seed}");
             handed_over += stats.handed_over;
@@ -86,7 +86,7 @@ fn no_update_is_lost_on_nodes_that_share_lock_words() {
 
 #[test]
 fn no_update_is_lost_whatever_is_switched_off() {
-    for seed in 0..20 {
+    for seed in 0..10 {
         for fused in [false, true] {
             for combine in [false, true] {
                 count_switched_off(seed, Style { fused, combine, ..Style::FAST });

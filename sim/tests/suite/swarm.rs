@@ -38,7 +38,7 @@ farwood_index::for_each_index_kind!(a_small_swarm_passes!());
 fn sherman_that_shares_operations() {
     let techniques = ["delegation", "combining"].map(|name| (name.to_owned(), true)).to_vec();
     passes(
-        1_000..1_300,
+        1_000..1_150,
         &Overrides { techniques, ..Overrides::default() },
         " --technique delegation=on --technique combining=on",
     );
