@@ -13,9 +13,9 @@
 //! scales better, runs all atomics as sequentially consistent. Each model has controls: weakened by
 //! [`sync::Weakening`], it must fail.
 //!
-//! Where one thread reads what another writes, the writer is the thread that goes first. loom remembers the last access
-//! to each atomic, whose ever: a writer that loads what it stores hides a reader that came before it, and that order is
-//! not turned round.
+//! Where one thread reads what another writes, the writer is the thread that goes first. loom remembers one access to
+//! each atomic, the last: a writer that loads an atomic before it stores to it hides a reader that came before, and the
+//! other order of these two is not explored.
 
 #![forbid(unsafe_code)]
 

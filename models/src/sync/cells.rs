@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex as Shelf, PoisonError};
 
 use super::atomics::{AtomicBool, AtomicUsize, Ordering};
 
-/// A value, and a witness that orders nothing: is it false to a reader, then the value need not have reached it either.
+/// A value, and a witness that orders nothing: a reader that finds it false need not see the value either.
 type Kept<A> = Arc<(A, AtomicBool)>;
 
 /// arc-swap's `ArcSwapAny`, of `Arc<T>` or `Option<Arc<T>>`.

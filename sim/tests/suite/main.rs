@@ -1,5 +1,5 @@
-//! Runs and their judges through the public interface: a file per subject. Negative
-//! controls, which break the fabric, are a program of their own (`controls`).
+//! Runs and their judges through the public interface: a file per subject. Negative controls, which break the fabric,
+//! are a program of their own (`controls`).
 
 #[path = "../kit/mod.rs"]
 mod kit;
