@@ -291,6 +291,8 @@ impl IndexError {
 mod tests {
     use farwood_runtime::{ServerId, ShardId};
 
+    use farwood_lock::OnceDead;
+
     use super::*;
     use crate::range_index::Pair;
     use crate::value::Value;
@@ -305,8 +307,7 @@ mod tests {
             node,
             lock: node,
             owner: 1,
-            other_index: false,
-            recoverable: false,
+            once_dead: OnceDead::Lost,
             attempts: 1,
             waited_ns: 1,
         };

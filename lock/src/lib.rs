@@ -81,7 +81,7 @@ mod word;
 
 pub use backoff::Backoff;
 pub use config::LockConfig;
-pub use error::LockError;
+pub use error::{LockError, OnceDead};
 pub use held::Held;
 pub use images::Images;
 pub use intents::IntentLog;

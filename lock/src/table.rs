@@ -17,7 +17,7 @@ use crate::backlog::Backlog;
 use crate::backoff::{LONG_NS, Pauses};
 use crate::config::LockConfig;
 use crate::deaths::{self, Deaths};
-use crate::error::LockError;
+use crate::error::{LockError, OnceDead};
 use crate::handover::{Action, Home, WaiterId};
 use crate::held::Held;
 use crate::hint::{Hint, LockSlots};
@@ -525,11 +525,14 @@ impl<V: Verbs> Table<V> {
         let word = self.codec_of(lock).holder(found);
         let waiter = self.verbs.node_id();
         let owner = word.map_or(waiter, LockWord::owner);
-        let other_index = word.is_some_and(|word| self.is_of_other_index(lock, word));
-        let recoverable = word.is_some_and(|word| self.may_take_over(word));
+        let once_dead = match word {
+            Some(word) if self.is_of_other_index(lock, word) => OnceDead::Unharmed,
+            Some(word) if self.may_take_over(word) => OnceDead::Recovered,
+            _ => OnceDead::Lost,
+        };
         tracing::debug!(name: "lock.exhausted", %lock, waiter, owner, ?word, attempts, "a lock does not come free");
         let ((waited_ns, _), index) = (self.patience.spent(&self.verbs, meter), self.config.name.clone());
-        LockError::Contended { index, node, lock, owner, other_index, recoverable, attempts, waited_ns }
+        LockError::Contended { index, node, lock, owner, once_dead, attempts, waited_ns }
     }
 
     /// Tells whether a WRITE may clear a lock word: a CAS of others that does not fit never undoes it.

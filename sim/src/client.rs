@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::task::Poll;
 
 use farwood_index::{AccessError, AnyIndex, IndexError, LoadError, OpenError, RangeIndex, WriteError};
-use farwood_lock::LockError;
+use farwood_lock::{LockError, OnceDead};
 use farwood_runtime::alloc::AllocError;
 use farwood_runtime::clock::nanoseconds;
 use farwood_runtime::sim::{Fault, FaultMix, SimShard};
@@ -193,8 +193,11 @@ impl Crew {
     /// Tells whether an operation may fail so when nothing disturbs it: for a lock of the dead that is lost with its
     /// owner, where those of the others are taken over.
     pub(crate) fn is_lost(&self, error: &IndexError) -> bool {
-        let is_recoverable =
-            matches!(error.access(), Some(AccessError::Lock(LockError::Contended { recoverable: true, .. })));
+        let recovered = OnceDead::Recovered;
+        let is_recoverable = matches!(
+            error.access(),
+            Some(AccessError::Lock(LockError::Contended { once_dead, .. })) if *once_dead == recovered
+        );
         let may_be = !self.takes_over || !is_recoverable || !self.still.borrow().is_empty();
         may_be && self.is_of_dead(error)
     }

@@ -6,7 +6,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use farwood_lock::{LockConfig, LockError, LockStats, LockTable, LockWord};
+use farwood_lock::{LockConfig, LockError, LockStats, LockTable, LockWord, OnceDead};
 use farwood_runtime::{Chain, Meter, Verbs};
 
 use crate::clients::{Client, NODE_BYTES, Style, assert_whole};
@@ -69,8 +69,11 @@ fn word(world: &World, tables: &Tables, style: Style) -> u64 {
 fn assert_taken_over(outcomes: &Outcomes, style: Style, recovered: u64, what: &str) -> bool {
     let outcomes = outcomes.borrow();
     if style.carries > 0 && recovered == 0 && outcomes.iter().any(Result::is_err) {
-        let is_named = |outcome: &Result<(), LockError>| {
-            matches!(outcome, Err(LockError::Contended { owner: 1 | 2, other_index: false, .. }))
+        let is_named = |outcome: &Result<(), LockError>| match outcome {
+            Err(LockError::Contended { owner, once_dead, .. }) => {
+                matches!(owner, 1 | 2) && *once_dead != OnceDead::Unharmed
+            }
+            _ => false,
         };
         assert!(outcomes.iter().all(is_named), "{what}: {outcomes:?}");
         return false;

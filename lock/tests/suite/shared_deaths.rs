@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use farwood_lock::{LockConfig, LockError, LockWord};
+use farwood_lock::{LockConfig, LockError, LockWord, OnceDead};
 use farwood_runtime::{Chain, Meter, Verbs};
 
 use crate::clients::{DATA_BYTES, NODE_BYTES};
@@ -87,7 +87,10 @@ fn bits_of_the_living_stay() {
     let bit = cluster.world.word(embedded(0).offset() + 8);
     assert_eq!(bit.count_ones(), 1, "it has died with its bit set");
     let waits = add(&cluster, &[cluster.client(1, 1, Way::Alone)], 1);
-    let is_named = matches!(waits.borrow()[0], Err(LockError::Contended { owner: 1, recoverable: true, .. }));
+    let is_named = matches!(
+        waits.borrow()[0],
+        Err(LockError::Contended { owner: 1, once_dead: OnceDead::Recovered, .. })
+    );
     assert!(is_named, "{waits:?}");
     let lane = lanes(64).directory.add(u64::from(bit.trailing_zeros()) * 8);
     let owner = LockWord::from_bits(cluster.world.word(lane.offset())).expect("it has a lane");

@@ -4,7 +4,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use farwood_lock::{LockConfig, LockError, LockWord};
+use farwood_lock::{LockConfig, LockError, LockWord, OnceDead};
 use farwood_runtime::{Chain, Meter};
 
 use crate::clients::{Client, Cut, Style, assert_whole};
@@ -218,7 +218,7 @@ fn a_word_of_another_index_is_waited_for_while_its_owner_may_live() {
         world.spawn(async move {
             let error = client.add_one(&Meter::default(), node(0)).await.expect_err("it may go on");
             assert!(
-                matches!(error, LockError::Contended { owner: DEAD, other_index: true, .. }),
+                matches!(error, LockError::Contended { owner: DEAD, once_dead: OnceDead::Unharmed, .. }),
                 "{error:?}"
             );
             assert!(error.to_string().contains("nothing of this index is half written"), "{error}");
@@ -256,7 +256,7 @@ fn a_dead_owner_that_had_taken_a_word_over_is_not_passed_over() {
     world.spawn(async move {
         let error = client.add_one(&Meter::default(), node(0)).await.expect_err("a node may be torn");
         assert!(
-            matches!(error, LockError::Contended { owner, other_index: false, .. } if owner == DEAD + 1),
+            matches!(error, LockError::Contended { owner, once_dead: OnceDead::Lost, .. } if owner == DEAD + 1),
             "{error:?}"
         );
     });
@@ -291,7 +291,10 @@ fn assert_contended(world: &World, config: LockConfig, within: bool) {
             false => table.acquire(&meter, node(0)).await.expect("it is not held for long"),
         };
         let error = held.lock(&meter).await.expect_err("the owner may have torn the node");
-        assert!(matches!(error, LockError::Contended { owner: DEAD, other_index: false, .. }), "{error:?}");
+        assert!(
+            matches!(error, LockError::Contended { owner: DEAD, once_dead: OnceDead::Lost, .. }),
+            "{error:?}"
+        );
         assert!(error.to_string().contains("the node may be half written"), "{error}");
         assert_eq!(table.stats().taken_over, 0);
     });
