@@ -289,9 +289,8 @@ impl IndexError {
 
 #[cfg(test)]
 mod tests {
-    use farwood_runtime::{ServerId, ShardId};
-
     use farwood_lock::OnceDead;
+    use farwood_runtime::{ServerId, ShardId};
 
     use super::*;
     use crate::range_index::Pair;

@@ -193,10 +193,9 @@ impl Crew {
     /// Tells whether an operation may fail so when nothing disturbs it: for a lock of the dead that is lost with its
     /// owner, where those of the others are taken over.
     pub(crate) fn is_lost(&self, error: &IndexError) -> bool {
-        let recovered = OnceDead::Recovered;
         let is_recoverable = matches!(
             error.access(),
-            Some(AccessError::Lock(LockError::Contended { once_dead, .. })) if *once_dead == recovered
+            Some(AccessError::Lock(LockError::Contended { once_dead: OnceDead::Recovered, .. }))
         );
         let may_be = !self.takes_over || !is_recoverable || !self.still.borrow().is_empty();
         may_be && self.is_of_dead(error)

@@ -69,11 +69,9 @@ fn word(world: &World, tables: &Tables, style: Style) -> u64 {
 fn assert_taken_over(outcomes: &Outcomes, style: Style, recovered: u64, what: &str) -> bool {
     let outcomes = outcomes.borrow();
     if style.carries > 0 && recovered == 0 && outcomes.iter().any(Result::is_err) {
-        let is_named = |outcome: &Result<(), LockError>| match outcome {
-            Err(LockError::Contended { owner, once_dead, .. }) => {
-                matches!(owner, 1 | 2) && *once_dead != OnceDead::Unharmed
-            }
-            _ => false,
+        let is_named = |outcome: &Result<(), LockError>| {
+            use OnceDead::{Lost, Recovered};
+            matches!(outcome, Err(LockError::Contended { owner: 1 | 2, once_dead: Lost | Recovered, .. }))
         };
         assert!(outcomes.iter().all(is_named), "{what}: {outcomes:?}");
         return false;
