@@ -118,7 +118,7 @@ pub(crate) struct SimRunArgs {
     #[arg(long, value_name = "DIR")]
     pub(crate) history: Option<PathBuf>,
     /// After the seeds print how often each rare path was taken; fail if one never was, or if more than one history in
-    /// ten thousand could not be decided
+    /// ten thousand (or one of fewer) could not be decided
     #[arg(long)]
     pub(crate) require_coverage: bool,
 }
