@@ -424,6 +424,11 @@ pub struct HeldLock {
     pub word: LockWord,
 }
 
+/// Counts the bytes that a node of `bytes` bytes takes: whole lines.
+pub(crate) fn in_lines(bytes: usize) -> u64 {
+    bytes.next_multiple_of(LINE_BYTES) as u64
+}
+
 /// Checks whether `bytes` bytes of a node can be at `at`.
 ///
 /// ```

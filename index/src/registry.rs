@@ -262,12 +262,12 @@ macro_rules! registry {
                 }
             }
 
-            /// Yields the bytes of the largest node, if each node that is allocated is in the tree or goes back.
+            /// Bounds the bytes of nodes that are lost if a client stops in the middle of an operation.
             ///
-            #[doc = example!("assert_eq!(spec.kept_node_bytes(), Some(1024));")]
-            pub fn kept_node_bytes(&self) -> Option<u64> {
+            #[doc = example!("assert_eq!(spec.bytes_in_hand(), 1024);")]
+            pub fn bytes_in_hand(&self) -> u64 {
                 match self {
-                    $(IndexSpec::$kind { geometry, .. } => geometry.kept_node_bytes(),)+
+                    $(IndexSpec::$kind { geometry, .. } => geometry.bytes_in_hand(),)+
                 }
             }
 

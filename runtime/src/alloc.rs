@@ -59,6 +59,11 @@ pub struct Books {
     pub used_bytes: u64,
     /// Bytes that are left of chunks, or were returned.
     pub free_bytes: u64,
+    /// Bytes of nodes, of any shard, that this one has taken out of the index. They are in use all the same: stale
+    /// pointers may lead there.
+    pub retired_bytes: u64,
+    /// Bytes of nodes that this shard has taken out, or another one: the outcome of a CAS is not known.
+    pub unsettled_bytes: u64,
     /// True while a request for a chunk is not answered: the server may have handed one out.
     pub asks: bool,
 }
@@ -84,6 +89,8 @@ struct State {
     next_server: usize,
     returned: BTreeMap<u64, Vec<RemotePtr>>,
     used_bytes: u64,
+    retired_bytes: u64,
+    unsettled_bytes: u64,
 }
 
 impl NodeAllocator {
@@ -222,6 +229,40 @@ impl NodeAllocator {
         state.returned.entry(bytes).or_default().push(node);
     }
 
+    /// Notes that a node, of any shard, is out of the index for good: others have taken its place, or its pair was
+    /// removed. Its memory stays in use, since stale pointers may lead there.
+    ///
+    /// ```
+    /// # use farwood_runtime::*;
+    /// # on_one_shard(async |shard| {
+    /// # let nodes = NodeAllocator::new(shard.control().clone(), IndexId(1), 0);
+    /// let node = nodes.allocate(1000).await?;
+    /// nodes.retire(node, 1000);
+    /// assert_eq!((nodes.books().retired_bytes, nodes.books().used_bytes), (1024, 1024));
+    /// # Ok(()) }).unwrap();
+    /// ```
+    pub fn retire(&self, node: RemotePtr, bytes: u64) {
+        tracing::debug!(name: "alloc.retired", %node, bytes, "a node is out of the index");
+        self.state.borrow_mut().retired_bytes += bytes.next_multiple_of(NODE_ALIGN);
+    }
+
+    /// Notes that a node, of any shard, is out of the index, and that the outcome of a CAS is not known: this shard has
+    /// taken it out, or another one, which has retired it.
+    ///
+    /// ```
+    /// # use farwood_runtime::*;
+    /// # on_one_shard(async |shard| {
+    /// # let nodes = NodeAllocator::new(shard.control().clone(), IndexId(1), 0);
+    /// # let node = nodes.allocate(1000).await?;
+    /// nodes.retire_unsettled(node, 1000);
+    /// assert_eq!((nodes.books().retired_bytes, nodes.books().unsettled_bytes), (0, 1024));
+    /// # Ok(()) }).unwrap();
+    /// ```
+    pub fn retire_unsettled(&self, node: RemotePtr, bytes: u64) {
+        tracing::debug!(name: "alloc.unsettled", %node, bytes, "nothing tells who has taken a node out");
+        self.state.borrow_mut().unsettled_bytes += bytes.next_multiple_of(NODE_ALIGN);
+    }
+
     /// Counts the bytes of nodes allocated here and not returned.
     ///
     /// ```
@@ -255,6 +296,8 @@ impl NodeAllocator {
         Books {
             used_bytes: state.used_bytes,
             free_bytes: pieces + returned,
+            retired_bytes: state.retired_bytes,
+            unsettled_bytes: state.unsettled_bytes,
             asks: self.request.borrow().is_some(),
         }
     }
@@ -421,354 +464,4 @@ impl State {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::collections::BTreeSet;
-    use std::task::Poll;
-
-    use futures::future::poll_fn;
-
-    use super::*;
-    use crate::control::{CatalogEntry, ServerUsage};
-    use crate::fabric::embedded::{Cluster, EmbeddedConfig};
-
-    fn cluster(servers: u16) -> Arc<dyn Control> {
-        Cluster::embedded(EmbeddedConfig {
-            servers,
-            bytes_per_server: 256 << 10,
-            chunk_bytes: 16 << 10,
-            locks_per_server: 16,
-            ..Default::default()
-        })
-        .unwrap()
-    }
-
-    fn allocate(allocator: &NodeAllocator, bytes: u64) -> Result<RemotePtr, AllocError> {
-        allocator.allocate(bytes).now_or_never().expect("embedded control calls are direct")
-    }
-
-    #[test]
-    fn nodes_never_overlap_and_memory_ends_with_an_error() {
-        let control = cluster(2);
-        let allocators: Vec<_> =
-            (0..2).map(|i| NodeAllocator::new(Arc::clone(&control), IndexId(1), i)).collect();
-        let mut nodes = Vec::new();
-        'full: loop {
-            for (i, bytes) in [100, 1024, 64, 4000].into_iter().enumerate() {
-                match allocate(&allocators[i % 2], bytes) {
-                    Ok(node) => nodes.push((node, bytes)),
-                    Err(error) => {
-                        assert_eq!(error, AllocError::OutOfMemory { servers: 2 });
-                        break 'full;
-                    }
-                }
-            }
-        }
-        nodes.sort();
-        assert!(nodes.len() > 100);
-        assert!(nodes.iter().any(|(n, _)| n.server().0 == 0) && nodes.iter().any(|(n, _)| n.server().0 == 1));
-        for pair in nodes.windows(2) {
-            let ((first, bytes), (second, _)) = (pair[0], pair[1]);
-            assert!(first.server() != second.server() || first.offset() + bytes <= second.offset());
-            assert_eq!(first.offset() % 64, 0);
-        }
-    }
-
-    /// A control plane that answers each request for a chunk after `looks` polls.
-    struct Slow {
-        cluster: Arc<Cluster>,
-        looks: u32,
-    }
-
-    impl Control for Slow {
-        fn servers(&self) -> &[ServerInfo] {
-            self.cluster.servers()
-        }
-
-        fn chunk(
-            &self,
-            server: ServerId,
-            index: IndexId,
-        ) -> LocalBoxFuture<'static, Result<Chunk, ControlError>> {
-            // The server does it at once; its answer takes its time.
-            let (mut left, mut answer) = (self.looks, self.cluster.chunk(server, index));
-            poll_fn(move |cx| {
-                if left == 0 {
-                    return answer.poll_unpin(cx);
-                }
-                left -= 1;
-                Poll::Pending
-            })
-            .boxed_local()
-        }
-
-        fn return_extent(&self, index: IndexId, rest: Chunk) {
-            self.cluster.return_extent(index, rest);
-        }
-
-        fn create(
-            &self,
-            name: &str,
-            kind: &str,
-            config: &[u8],
-        ) -> LocalBoxFuture<'static, Result<CatalogEntry, ControlError>> {
-            self.cluster.create(name, kind, config)
-        }
-
-        fn open(&self, name: &str) -> LocalBoxFuture<'static, Result<CatalogEntry, ControlError>> {
-            self.cluster.open(name)
-        }
-
-        fn list(&self) -> LocalBoxFuture<'static, Result<Vec<CatalogEntry>, ControlError>> {
-            self.cluster.list()
-        }
-
-        fn drop_index(&self, name: &str) -> LocalBoxFuture<'static, Result<u64, ControlError>> {
-            self.cluster.drop_index(name)
-        }
-
-        fn usage(&self) -> LocalBoxFuture<'static, Result<Vec<ServerUsage>, ControlError>> {
-            self.cluster.usage()
-        }
-
-        fn dead(&self) -> LocalBoxFuture<'static, Result<Arc<[u16]>, ControlError>> {
-            self.cluster.dead()
-        }
-    }
-
-    #[test]
-    fn dropped_operations_lose_no_chunk() {
-        const CHUNK_BYTES: u64 = 16 << 10;
-        let config = EmbeddedConfig {
-            servers: 2,
-            bytes_per_server: 256 << 10,
-            chunk_bytes: CHUNK_BYTES,
-            locks_per_server: 16,
-            ..Default::default()
-        };
-        let cluster = Cluster::embedded(config).unwrap();
-        let slow = Arc::new(Slow { cluster: Arc::clone(&cluster), looks: 10_000 });
-        let allocator = NodeAllocator::new(slow, IndexId(1), 0);
-        let (mut nodes, mut dropped) = (0, 0);
-        // Some want a certain server, others any.
-        while dropped < 100_000 {
-            let had = match dropped % 3 {
-                0 => allocator.allocate_near(ServerId(1), 4096).now_or_never().map(|node| node.is_ok()),
-                _ => allocator.allocate(4096).now_or_never().map(|node| node.is_ok()),
-            };
-            match had {
-                Some(had) => {
-                    assert!(had, "after {nodes} nodes and {dropped} dropped operations");
-                    nodes += 1;
-                }
-                None => dropped += 1,
-            }
-        }
-        let usage = cluster.usage().now_or_never().unwrap().unwrap();
-        let taken: u64 = usage.iter().map(|server| server.chunk_bytes).sum();
-        let kept: u64 = allocator.state.borrow().pieces.iter().map(|piece| piece.bytes).sum();
-        let asked = allocator.request.borrow().iter().count() as u64 * CHUNK_BYTES;
-        assert!(nodes >= 32, "{nodes} nodes");
-        assert_eq!(taken, nodes * 4096 + kept + asked, "{nodes} nodes, {kept} bytes kept");
-    }
-
-    /// A client that asked for a chunk, and is not polled any more, does not keep others from it.
-    #[test]
-    fn a_client_that_stands_still_keeps_none_from_memory() {
-        let config =
-            EmbeddedConfig { bytes_per_server: 4 << 20, chunk_bytes: 16 << 10, ..Default::default() };
-        let cluster = Cluster::embedded(EmbeddedConfig { locks_per_server: 16, ..config }).unwrap();
-        let slow = Arc::new(Slow { cluster: Arc::clone(&cluster), looks: 3 });
-        let allocator = NodeAllocator::new(slow, IndexId(1), 0);
-        let mut still = Box::pin(allocator.allocate(4096));
-        assert!((&mut still).now_or_never().is_none());
-        let mut other = Box::pin(allocator.allocate(4096));
-        let had = (0..10).find_map(|_| (&mut other).now_or_never());
-        assert!(had.is_some_and(|node| node.is_ok()), "it waits for a client that does not go on");
-        assert!((&mut still).now_or_never().is_some_and(|node| node.is_ok()), "its chunk is there");
-        let books = allocator.books();
-        assert_eq!(
-            (books.used_bytes, books.free_bytes, books.asks),
-            (8192, 8192, false),
-            "one chunk for both"
-        );
-    }
-
-    /// Clients that waited for a chunk use it up before the one that asked for it: that one asks once more.
-    #[test]
-    fn a_chunk_that_others_use_up_is_asked_for_again() {
-        let config =
-            EmbeddedConfig { bytes_per_server: 4 << 20, chunk_bytes: 16 << 10, ..Default::default() };
-        let cluster = Cluster::embedded(EmbeddedConfig { locks_per_server: 16, ..config }).unwrap();
-        for near in [None, Some(ServerId(0))] {
-            let slow = Arc::new(Slow { cluster: Arc::clone(&cluster), looks: 3 });
-            let allocator = NodeAllocator::new(slow, IndexId(1), 0);
-            let mut clients: Vec<_> = (0..9).map(|_| Box::pin(allocator.allocate_of(near, 8192))).collect();
-            // The one that asks comes last each time.
-            for _ in 0..100 {
-                clients.reverse();
-                clients.retain_mut(|client| match client.now_or_never() {
-                    Some(node) => {
-                        node.expect("there is memory");
-                        false
-                    }
-                    None => true,
-                });
-            }
-            assert!(clients.is_empty());
-            drop(clients);
-            assert_eq!(allocator.books().used_bytes, 9 * 8192);
-        }
-    }
-
-    #[test]
-    fn reuses_what_was_given_back_and_counts_what_is_in_use() {
-        let allocator = NodeAllocator::new(cluster(1), IndexId(1), 0);
-        let node = allocate(&allocator, 1000).unwrap();
-        assert_eq!(allocator.used_bytes(), 1024);
-        allocator.return_extent(node, 1000);
-        assert_eq!(allocator.used_bytes(), 0);
-        assert_eq!(allocate(&allocator, 1024), Ok(node));
-    }
-
-    /// The nodes of a load that failed are as small as leaves are; the next one wants larger ones, too.
-    #[test]
-    fn small_nodes_that_were_given_back_are_joined_when_all_else_is_used_up() {
-        let control = cluster(2);
-        let allocator = NodeAllocator::new(Arc::clone(&control), IndexId(1), 0);
-        let nodes: Vec<_> = std::iter::from_fn(|| allocate(&allocator, 192).ok()).collect();
-        let sum = |books: Books| books.used_bytes + books.free_bytes;
-        let all = sum(allocator.books());
-        assert_eq!(allocate(&allocator, 1024), Err(AllocError::OutOfMemory { servers: 2 }));
-        // Every second one is as good as none.
-        let (kept, given): (Vec<_>, Vec<_>) = (0..).zip(nodes).partition(|(i, _)| i % 2 == 0);
-        let give = |nodes: Vec<(usize, RemotePtr)>| {
-            nodes.into_iter().for_each(|(_, node)| allocator.return_extent(node, 192));
-        };
-        give(given);
-        assert_eq!(allocate(&allocator, 1024), Err(AllocError::OutOfMemory { servers: 2 }));
-        give(kept);
-        let mut taken = BTreeSet::new();
-        while let Ok(node) = allocate(&allocator, 1024) {
-            assert!((0..1024).step_by(64).all(|at| taken.insert(node.add(at))), "{node} overlaps");
-        }
-        let books = allocator.books();
-        assert_eq!((books.used_bytes, sum(books)), (taken.len() as u64 * 64, all));
-        assert!(books.free_bytes < all / 8, "{books:?}");
-    }
-
-    /// A load that failed has returned leaves only; the next one wants inner nodes, too.
-    #[test]
-    fn large_nodes_that_were_given_back_are_divided_when_all_else_is_used_up() {
-        let allocator = NodeAllocator::new(cluster(1), IndexId(1), 0);
-        let nodes: Vec<_> = std::iter::from_fn(|| allocate(&allocator, 192).ok()).collect();
-        nodes.iter().for_each(|&node| allocator.return_extent(node, 192));
-        let mut small: Vec<_> = std::iter::from_fn(|| allocate(&allocator, 64).ok()).collect();
-        small.sort();
-        small.dedup();
-        assert!(small.len() >= 3 * nodes.len(), "each of them gives three");
-        assert!(allocate(&allocator, 192).is_err());
-    }
-
-    fn taken(control: &Arc<dyn Control>) -> u64 {
-        let usage = control.usage().now_or_never().expect("embedded control calls are direct").unwrap();
-        usage.iter().map(|server| server.chunk_bytes).sum()
-    }
-
-    /// A process that lives for one node takes a node, not a chunk.
-    #[test]
-    fn what_was_not_used_goes_to_the_next() {
-        const CHUNK: u64 = 1 << 20;
-        let control: Arc<dyn Control> = Cluster::embedded(EmbeddedConfig {
-            bytes_per_server: 4 << 20,
-            chunk_bytes: CHUNK,
-            locks_per_server: 16,
-            ..Default::default()
-        })
-        .unwrap();
-        let nodes: BTreeSet<_> = (0..2000)
-            .map(|_| {
-                let allocator = NodeAllocator::new(Arc::clone(&control), IndexId(1), 0);
-                let node = allocate(&allocator, 1000).unwrap();
-                assert_eq!(allocator.used_bytes(), 1024);
-                node.offset()
-            })
-            .collect();
-        assert_eq!(nodes.len(), 2000);
-        assert!(nodes.iter().zip(nodes.iter().skip(1)).all(|(node, next)| next - node >= 1024));
-        assert_eq!(taken(&control), (2000u64 * 1024).next_multiple_of(CHUNK));
-        // Another index has no part in it.
-        let other = NodeAllocator::new(Arc::clone(&control), IndexId(2), 0);
-        let node = allocate(&other, 1000).unwrap();
-        assert!(
-            !nodes
-                .range(node.offset() + 1 - CHUNK..node.offset() + CHUNK)
-                .any(|at| at + 1024 > node.offset())
-        );
-        assert_eq!(taken(&control), 3 * CHUNK);
-    }
-
-    /// Rests that are too small for one node serve smaller ones, and cost no client a chunk that is there.
-    #[test]
-    fn small_rests_are_passed_over_and_used_up() {
-        let control = cluster(1);
-        let chunk = 16 << 10;
-        let chunks = taken_all(&control) / chunk;
-        let new = |bytes: u64| {
-            let allocator = NodeAllocator::new(Arc::clone(&control), IndexId(1), 0);
-            let node = allocate(&allocator, bytes);
-            (allocator, node)
-        };
-        // All but one were taken by a client that used 10 KiB of each.
-        let used: Vec<_> = (1..chunks)
-            .map(|_| control.chunk(ServerId(0), IndexId(1)).now_or_never().unwrap().unwrap().start)
-            .collect();
-        used.iter().for_each(|start| {
-            control.return_extent(IndexId(1), Chunk { start: start.add(10 << 10), bytes: 6 << 10 });
-        });
-        assert_eq!(taken(&control), (chunks - 1) * chunk);
-        let (large, node) = new(16 << 10);
-        let node = node.expect("the last chunk, behind many rests that are too small");
-        assert_eq!((large.used_bytes(), taken(&control)), (16 << 10, chunks * chunk));
-        assert_eq!(allocate(&large, 8 << 10), Err(AllocError::OutOfMemory { servers: 1 }));
-        let mut all = vec![node];
-        while let Ok(node) = allocate(&large, 6 << 10) {
-            assert!(all.iter().all(|other| other != &node));
-            all.push(node);
-        }
-        assert_eq!(all.len() as u64, chunks);
-        assert_eq!(large.used_bytes(), (16 << 10) + (chunks - 1) * (6 << 10));
-        // They are smaller than its largest node and used up besides: nothing is left for others.
-        drop(large);
-        assert_eq!(new(4096).1, Err(AllocError::OutOfMemory { servers: 1 }));
-    }
-
-    /// Returns the bytes of all chunks.
-    fn taken_all(control: &Arc<dyn Control>) -> u64 {
-        control.usage().now_or_never().expect("direct").unwrap()[0].capacity_bytes
-    }
-
-    /// Memory that a dropped index returned belongs to no index, and memory that it has not returned goes nowhere.
-    #[test]
-    fn allocators_may_outlive_their_index() {
-        let control = cluster(1);
-        let entry = |name: &str| control.create(name, "sherman", b"").now_or_never().unwrap().unwrap().id;
-        let (first, second) = (entry("first"), entry("second"));
-        let allocator = NodeAllocator::new(Arc::clone(&control), first, 0);
-        let node = allocate(&allocator, 64).unwrap();
-        control.drop_index("first").now_or_never().unwrap().unwrap();
-        let heir = NodeAllocator::new(Arc::clone(&control), second, 0);
-        assert_eq!(allocate(&heir, 64), Ok(node), "the same chunk");
-        drop(allocator);
-        let other = NodeAllocator::new(Arc::clone(&control), second, 0);
-        assert!(allocate(&other, 64).unwrap().offset() >= node.offset() + (16 << 10));
-    }
-
-    #[test]
-    fn says_when_a_node_exceeds_a_chunk() {
-        let allocator = NodeAllocator::new(cluster(1), IndexId(1), 0);
-        assert_eq!(
-            allocate(&allocator, 16385),
-            Err(AllocError::TooLarge { bytes: 16448, chunk_bytes: 16384 })
-        );
-    }
-}
+mod tests;

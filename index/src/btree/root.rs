@@ -27,13 +27,6 @@ use crate::step::Budget;
 
 const LEVEL_MASK: u64 = 0x3f;
 
-/// The janitor's attempts to find out what became of a new root, within two seconds, while the memory server does not
-/// answer.
-const ATTEMPTS_MAX: u32 = 20;
-/// The janitor's pauses in ns, each twice as long as the one before.
-const PAUSE_NS_MIN: u64 = 16_000;
-const PAUSE_NS_MAX: u64 = 1 << 28;
-
 impl<A: BTree, V: Verbs> Local<A, V> {
     /// Reads the root word. One round trip.
     pub(super) async fn read_root(&self, meter: &Meter) -> Result<Option<Root>, AccessError> {
@@ -153,19 +146,20 @@ impl<A: BTree, V: Verbs> Drop for NewRoot<A, V> {
         }
         let tree = Rc::clone(&self.tree);
         self.tree.verbs.defer(async move {
-            for attempt in 0..ATTEMPTS_MAX {
-                // The READs go behind the CAS, on its queue pair.
-                match tree.is_leftmost(&Meter::default(), root, &mut tree.budget()).await {
-                    Ok(true) => return,
-                    Ok(false) => {
-                        tracing::debug!(name: "btree.root.withdrawn", node = %root.ptr, "a new root is none");
-                        return tree.take_back(&nodes);
-                    }
-                    Err(error) => tracing::debug!(%error, "what became of a new root is not known yet"),
+            // The READs go behind the CAS, on its queue pair.
+            let found = tree.persist(async || {
+                tree.is_leftmost(&Meter::default(), root, &mut tree.budget()).await
+            });
+            match found.await {
+                Ok(true) => {}
+                Ok(false) => {
+                    tracing::debug!(name: "btree.root.withdrawn", node = %root.ptr, "a new root is none");
+                    tree.take_back(&nodes);
                 }
-                tree.verbs.pause((PAUSE_NS_MIN << attempt).min(PAUSE_NS_MAX)).await;
+                Err(error) => {
+                    tracing::warn!(name: "btree.root.unknown", node = %root.ptr, %error, "a new root may be lost");
+                }
             }
-            tracing::warn!(name: "btree.root.unknown", node = %root.ptr, "a new root may be lost");
         });
     }
 }

@@ -90,6 +90,7 @@ impl<V: Verbs> Tree<V> {
     }
 
     /// Finds the entry of the key among those that have its fingerprint, under the leaf's lock: a round trip each.
+    /// Yields also the block that it leads to.
     ///
     /// # Errors
     /// Those of the fabric, and if there is no block where an entry says so.
@@ -100,18 +101,18 @@ impl<V: Verbs> Tree<V> {
         image: &Buf,
         key: &[u8],
         budget: &mut Budget,
-    ) -> Result<Blocks, AccessError> {
+    ) -> Result<(Blocks, Option<BlockPtr>), AccessError> {
         let blocks = self.blocks();
         let corrupt = |rejection| AccessError::corrupt(leaf, rejection);
         for (slot, block) in self.leaf().candidates(image, key).map_err(corrupt)? {
             let bytes = blocks.key_part(block, key.len());
             let buf = self.read(meter, block.address(), bytes, budget).await?;
             if blocks.view(&buf).map_err(corrupt)?.is_of(key) {
-                return Ok(Blocks::At(slot));
+                return Ok((Blocks::At(slot), Some(block)));
             }
             met_another(block);
         }
-        Ok(Blocks::OfOthers)
+        Ok((Blocks::OfOthers, None))
     }
 
     /// Allocates a block for a pair, on the server of its leaf if that has memory left.

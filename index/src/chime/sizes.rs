@@ -108,10 +108,10 @@ impl algorithm::Geometry for Geometry {
         nodes.saturating_mul(bytes as u64).saturating_add(blocks)
     }
 
-    /// Yields none for an indirect tree: blocks that were outgrown or removed stay behind.
-    fn kept_node_bytes(&self) -> Option<u64> {
+    fn bytes_in_hand(&self) -> u64 {
         let (leaf, inner) = checked(self);
-        (!self.indirect).then_some(leaf.node_bytes().max(inner.node_bytes()) as u64)
+        let block = leaf.blocks().map_or(0, |blocks| blocks.largest_bytes());
+        leaf.node_bytes().max(inner.node_bytes()).max(block) as u64
     }
 
     fn touching(&self, keys: &[Bytes]) -> Vec<Bytes> {
@@ -175,7 +175,6 @@ mod tests {
         {
             let geometry = usual(max_key, max_value);
             assert_eq!((geometry.indirect, geometry.check()), (indirect, Ok(())), "{max_key} {max_value}");
-            assert_eq!(geometry.kept_node_bytes().is_none(), indirect);
         }
         // Of a leaf as for pairs of 8 + 8, but for the fences; and of a block.
         let long = usual(32, 256);

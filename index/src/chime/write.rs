@@ -209,6 +209,8 @@ struct Settled<'t, V: Verbs> {
     step: Step<Plan>,
     seen: Seen,
     block: Option<NewBlock<'t, V>>,
+    /// The block that the key's entry led to before.
+    before: Option<BlockPtr>,
 }
 
 impl<V: Verbs> Tree<V> {
@@ -232,7 +234,7 @@ impl<V: Verbs> Tree<V> {
         loop {
             let (held, seen) = self.lock_to_write(meter, &at, home, op).await?;
             let settled = self.settle_plan(meter, &at, seen, key, op, &mut budget).await;
-            let Settled { step, seen: Seen { image, known, parts }, block } = match settled {
+            let Settled { step, seen: Seen { image, known, parts }, block, before } = match settled {
                 Err(error @ WriteError::Alloc(_)) => {
                     self.unlock(meter, held).await?;
                     return Err(error);
@@ -247,6 +249,9 @@ impl<V: Verbs> Tree<V> {
                     let leaf = at.ptr;
                     let pair = (key, op.value());
                     let chain = self.begin_write_back(meter, leaf, image, block, pair).await?;
+                    if let Some(before) = before {
+                        self.allocator.retire(before.address(), self.blocks().bytes(before) as u64);
+                    }
                     self.write_back(meter, held, chain, patch, &parts).await?;
                     if op != WriteOp::Remove {
                         self.note_hotspot(leaf, hash, slot);
@@ -291,7 +296,7 @@ impl<V: Verbs> Tree<V> {
         budget: &mut Budget,
     ) -> Result<Settled<'_, V>, WriteError> {
         let (layout, server, piggyback) = (self.leaf(), at.ptr.server(), self.techniques.piggyback);
-        let mut block: Option<NewBlock<'_, V>> = None;
+        let (mut block, mut before): (Option<NewBlock<'_, V>>, _) = (None, None);
         loop {
             let new = block.as_ref().map(|block| block.at);
             let change = Change { key, op, server, next: at.next, piggyback, block: new };
@@ -303,7 +308,8 @@ impl<V: Verbs> Tree<V> {
                     seen = Seen { image, known: more, parts };
                 }
                 Step::Done(Plan::ReadBlocks) => {
-                    seen.known.blocks = self.find_block(meter, at.ptr, &seen.image, key, budget).await?;
+                    (seen.known.blocks, before) =
+                        self.find_block(meter, at.ptr, &seen.image, key, budget).await?;
                 }
                 Step::Done(Plan::NewBlock) => {
                     if matches!(seen.known.blocks, Blocks::At(_)) {
@@ -311,7 +317,7 @@ impl<V: Verbs> Tree<V> {
                     }
                     block = Some(self.new_block(server, key, op.value()).await?);
                 }
-                step => return Ok(Settled { step, seen, block }),
+                step => return Ok(Settled { step, seen, block, before }),
             }
         }
     }

@@ -15,7 +15,7 @@ use super::Tree;
 use super::descend::{Inner, Unread};
 use super::leaf_plan::{Old, pairs_of, share_prefix};
 use super::root::{begin_of, end_of};
-use crate::check::{AtRest, Broken, CheckReport, Link, MissingSeparator, Violation, inside};
+use crate::check::{AtRest, Broken, CheckReport, Link, MissingSeparator, Violation, in_lines, inside};
 use crate::error::AccessError;
 use crate::layout::radix::{Child, Symbol};
 use crate::layout::{Bytes, Rejection};
@@ -38,7 +38,9 @@ pub(super) async fn walk<V: Verbs>(
         Some(_) => lane_owners(tree, meter, root, &mut budget).await?,
         None => Vec::new(),
     };
-    report.survey.used_bytes += (tree.root_bytes() - tree.types().node_bytes(tree.types().largest())) as u64;
+    // Behind the root, which is among the inner nodes, lies the directory.
+    let root_node = tree.types().node_bytes(tree.types().largest());
+    report.survey.used_bytes += in_lines(tree.root_bytes()) - in_lines(root_node);
     let mut walk = Walk { tree, meter, budget, at_rest, owners, visited: BTreeSet::new(), height: 0, report };
     let families = walk.inner_nodes(tree.unread_root(root)).await?;
     for (symbol, slots) in families {
@@ -133,13 +135,13 @@ impl<V: Verbs> Walk<'_, V> {
         while let Some((at, path, from)) = ahead.pop() {
             let Some(inner) = self.inner_node(at, from).await? else { continue };
             let ptr = at.node.ptr();
-            self.report.survey.inner_nodes += 1;
-            self.report.survey.used_bytes += self.tree.types().node_bytes(at.class) as u64;
             if let Some((node, class)) = inner.moved {
                 self.report.unfinished.push(ptr);
                 ahead.push((Unread { node, class, ..at }, path, ptr));
                 continue;
             }
+            self.report.survey.inner_nodes += 1;
+            self.report.survey.used_bytes += in_lines(self.tree.types().node_bytes(at.class));
             self.height = self.height.max((inner.position + 2).min(255) as u8);
             self.judge_symbols(ptr, &inner);
             for slot in &inner.slots {
@@ -230,7 +232,7 @@ impl<V: Verbs> Walk<'_, V> {
                 None
             } else if self.is_new(ptr, self.tree.leaf().node_bytes(), from) {
                 self.report.survey.leaves += 1;
-                self.report.survey.used_bytes += self.tree.leaf().node_bytes() as u64;
+                self.report.survey.used_bytes += in_lines(self.tree.leaf().node_bytes());
                 let read = self.leaf(ptr, from, expected.as_ref(), visit).await?;
                 begins.insert(leaf, read.as_ref().map(|(old, _)| old.low.clone()));
                 read

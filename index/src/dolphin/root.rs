@@ -1,6 +1,8 @@
 //! The root: an inner node about the first key byte that has room for every symbol, so it never moves, and behind it
 //! the directory of lanes ([`farwood_lock::shared`]). The root word leads there, from the first write on, for good.
 
+use std::rc::Rc;
+
 use farwood_cache::radix::RadixImage;
 use farwood_lock::shared::{Lanes, SharedLocks};
 use farwood_runtime::{Chain, Meter, RemotePtr, Verbs};
@@ -13,7 +15,7 @@ use crate::error::{AccessError, WriteError};
 use crate::layout::radix::{Child, Header, Link, Parent, Slot, Symbol, build_inner, slot_at};
 use crate::layout::range_leaf::RangeHeader;
 use crate::layout::{Bytes, Malformed, NodeVersion};
-use crate::shell::nodes::NewNodes;
+use crate::shell::nodes::{NewNodes, NodeList};
 use crate::smart::{Types, child_at};
 use crate::step::Budget;
 
@@ -116,12 +118,13 @@ impl<V: Verbs> Tree<V> {
             self.build_root(&mut image, &[]);
             let mut nodes = self.new_nodes();
             let root = child_at(nodes.write(meter, image, budget).await?)?;
-            // Better lose the node than share it, if this future is dropped meanwhile.
-            let list = nodes.publish();
-            if !self.publish_root(meter, root, budget).await? {
+            let tree = self.me.upgrade().expect("a tree that is at work is alive");
+            let pending = NewRoot { tree, root, nodes: nodes.publish() };
+            let won = self.publish_root(meter, root, budget).await?;
+            if !won {
                 tracing::debug!(name: "dolphin.root.lost", "another client has made the root");
-                drop(NewNodes::of(self, list));
             }
+            pending.settle(won);
         }
     }
 
@@ -137,7 +140,7 @@ impl<V: Verbs> Tree<V> {
             let mut chain = Chain::new(at.server());
             chain.cas(at, 0, word);
             match self.verbs.submit(meter, chain).await {
-                Ok(done) => return Ok(done.atomics[0] == 0),
+                Ok(done) => return Ok([0, word].contains(&done.atomics[0])),
                 // It has taken effect, or nothing of it will.
                 Err(failed) => drop(budget.post_again(meter, at, failed)?),
             }
@@ -205,6 +208,43 @@ impl<V: Verbs> Tree<V> {
             depth: inner.position as u8,
             prefix: b"",
             slots: &slots,
+        });
+    }
+}
+
+/// A node that is about to become the root. If the future that holds it is dropped, the janitor makes it the root, or
+/// gives it back to the allocator.
+struct NewRoot<V: Verbs> {
+    tree: Rc<Tree<V>>,
+    root: Child,
+    /// Empty once its fate is known.
+    nodes: NodeList,
+}
+
+impl<V: Verbs> NewRoot<V> {
+    fn settle(mut self, won: bool) {
+        let nodes = std::mem::take(&mut self.nodes);
+        if !won {
+            drop(NewNodes::of(&self.tree, nodes));
+        }
+    }
+}
+
+impl<V: Verbs> Drop for NewRoot<V> {
+    fn drop(&mut self) {
+        let (root, nodes) = (self.root, std::mem::take(&mut self.nodes));
+        if nodes.is_empty() {
+            return;
+        }
+        let tree = Rc::clone(&self.tree);
+        self.tree.verbs.defer(async move {
+            let made =
+                tree.persist(async || tree.publish_root(&Meter::default(), root, &mut tree.budget()).await);
+            match made.await {
+                Ok(true) => {}
+                Ok(false) => drop(NewNodes::of(&tree, nodes)),
+                Err(error) => tracing::warn!(name: "dolphin.root.unknown", %error, "a new root may be lost"),
+            }
         });
     }
 }

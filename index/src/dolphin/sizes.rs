@@ -68,8 +68,12 @@ impl algorithm::Geometry for Geometry {
         leaves.saturating_mul(self.leaf_bytes as u64 + INNER_BYTES_PER_LEAF).saturating_add(ROOT_BYTES)
     }
 
-    fn kept_node_bytes(&self) -> Option<u64> {
-        None
+    fn bytes_in_hand(&self) -> u64 {
+        let (types, _) = self.formats().expect("sizes are asked of a geometry that was checked");
+        // The root is the largest inner node, and has a directory of lanes behind it. A separator may take inner nodes
+        // for all its bytes.
+        (ROOT_BYTES as usize + types.node_bytes(types.largest()) + self.max_key * types.node_bytes(1))
+            .max(self.leaf_bytes) as u64
     }
 
     fn touching(&self, keys: &[Bytes]) -> Vec<Bytes> {

@@ -192,17 +192,17 @@ pub trait Geometry: Copy + PartialEq + Debug + Send + Sync + 'static {
         self.leaves(keys, fill).saturating_mul(self.leaf_bytes() as u64)
     }
 
-    /// Counts the bytes of the largest node, by default a leaf's, if each node that is allocated is in the tree or goes
-    /// back; none where nodes that were replaced stay behind.
+    /// Bounds the bytes of nodes that one operation has taken for itself, or out of the index, without having noted it:
+    /// what is lost at most if its client stops. By default a leaf's.
     ///
     /// ```
     /// # use farwood_index::shell::Geometry as _;
     /// # use farwood_index::{sherman, smart};
-    /// assert_eq!(sherman::Geometry::default().kept_node_bytes(), Some(1024));
-    /// assert_eq!(smart::Geometry::default().kept_node_bytes(), None);
+    /// assert_eq!(sherman::Geometry::default().bytes_in_hand(), 1024);
+    /// assert_eq!(smart::Geometry::default().bytes_in_hand(), 2112, "the largest inner node");
     /// ```
-    fn kept_node_bytes(&self) -> Option<u64> {
-        Some(self.leaf_bytes() as u64)
+    fn bytes_in_hand(&self) -> u64 {
+        self.leaf_bytes() as u64
     }
 
     /// Chooses so many of the ascending `keys` that gets of them meet every inner node of an index that holds them; by

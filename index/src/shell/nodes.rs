@@ -11,6 +11,12 @@ use crate::shell::algorithm::Algorithm;
 use crate::shell::handle::Local;
 use crate::step::Budget;
 
+/// Attempts of a janitor to find out what became of a CAS, within two seconds, while its memory server does not answer.
+const ATTEMPTS_MAX: u32 = 20;
+/// Its pauses in ns, each twice as long as the one before.
+const PAUSE_NS_MIN: u64 = 16_000;
+const PAUSE_NS_MAX: u64 = 1 << 28;
+
 /// Addresses of nodes, and their bytes.
 pub type NodeList = SmallVec<[(RemotePtr, u64); 2]>;
 
@@ -112,6 +118,23 @@ impl<A: Algorithm, V: Verbs> Drop for NewNodes<'_, A, V> {
 }
 
 impl<A: Algorithm, V: Verbs> Local<A, V> {
+    /// Does in the background what a dropped operation has left: `attempt`, until it succeeds, for two seconds.
+    pub(crate) async fn persist<T>(
+        &self,
+        mut attempt: impl AsyncFnMut() -> Result<T, AccessError>,
+    ) -> Result<T, AccessError> {
+        let mut pauses = (0..ATTEMPTS_MAX).map(|number| (PAUSE_NS_MIN << number).min(PAUSE_NS_MAX));
+        loop {
+            match (attempt().await, pauses.next()) {
+                (Err(error), Some(pause)) => {
+                    tracing::debug!(name: "janitor.again", %error, "what a dropped operation left is tried again");
+                    self.verbs.pause(pause).await;
+                }
+                (done, _) => return done,
+            }
+        }
+    }
+
     /// Makes an empty list of new nodes.
     pub fn new_nodes(&self) -> NewNodes<'_, A, V> {
         NewNodes::of(self, NodeList::new())

@@ -71,9 +71,9 @@ impl algorithm::Geometry for Geometry {
         nodes.saturating_mul(bytes as u64)
     }
 
-    fn kept_node_bytes(&self) -> Option<u64> {
+    fn bytes_in_hand(&self) -> u64 {
         let (leaf, inner) = checked(self);
-        Some(leaf.node_bytes().max(inner.node_bytes()) as u64)
+        leaf.node_bytes().max(inner.node_bytes()) as u64
     }
 
     fn touching(&self, keys: &[Bytes]) -> Vec<Bytes> {

@@ -12,7 +12,7 @@ use farwood_lock::LockWord;
 use farwood_runtime::{Buf, Chain, FabricError, Meter, RemotePtr, Verbs};
 
 use super::Tree;
-use crate::check::{AddressFault, AtRest, Broken, CheckReport, Link, Violation, inside};
+use crate::check::{AddressFault, AtRest, Broken, CheckReport, Link, Violation, in_lines, inside};
 use crate::error::AccessError;
 use crate::layout::radix::{InnerView, Link as NodeLink, Parent, Slot, Symbol};
 use crate::layout::{Bytes, Malformed, Rejection};
@@ -251,7 +251,7 @@ impl<V: Verbs> Walk<'_, V> {
         let survey = &mut self.report.survey;
         survey.keys += 1;
         survey.leaves += 1;
-        survey.used_bytes += self.tree.leaf().leaf_bytes(class) as u64;
+        survey.used_bytes += in_lines(self.tree.leaf().leaf_bytes(class));
         survey.height = survey.height.max(ahead.depth.saturating_add(1));
         let in_place = if ahead.ends { key == &ahead.path[..] } else { key.starts_with(&ahead.path) };
         if !in_place {
@@ -319,7 +319,7 @@ impl<V: Verbs> Walk<'_, V> {
     fn count_inner(&mut self, view: &InnerView<'_>) {
         let types = self.tree.types();
         self.report.survey.inner_nodes += 1;
-        self.report.survey.used_bytes += types.node_bytes(view.header.node_type) as u64;
+        self.report.survey.used_bytes += in_lines(types.node_bytes(view.header.node_type));
         self.slots.0 += types.slots(view.header.node_type) as u64;
     }
 

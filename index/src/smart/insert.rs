@@ -24,6 +24,7 @@ use super::decide::SlotSnapshot;
 use super::write::Outcome;
 use crate::error::{AccessError, WriteError};
 use crate::layout::radix::{Child, Header, Link, Parent, Slot};
+use crate::shell::nodes::NodeList;
 use crate::step::Budget;
 
 impl<V: Verbs> Tree<V> {
@@ -66,7 +67,8 @@ impl<V: Verbs> Tree<V> {
         self.leaf().build(&mut buf, link, key, value);
         let slot = Slot::leaf(snapshot.symbol, leaf, class);
         let redirect = self.redirect_of(&snapshot, slot, leaf, link);
-        let mut redirected = self.write_and_redirect(meter, (new, buf), &redirect, budget).await?;
+        let mut redirected =
+            self.write_and_redirect(meter, (new, buf), NodeList::new(), &redirect, budget).await?;
         loop {
             let Err((nodes, found)) = redirected else {
                 self.amend_cache(&snapshot, slot);
@@ -79,8 +81,8 @@ impl<V: Verbs> Tree<V> {
                 outcome => return Ok(outcome),
             };
             self.cover_slot(meter, &mut snapshot, budget).await?;
-            redirected =
-                self.publish(meter, nodes, &self.redirect_of(&snapshot, slot, leaf, link), budget).await?;
+            let redirect = self.redirect_of(&snapshot, slot, leaf, link);
+            redirected = self.publish(meter, nodes, NodeList::new(), &redirect, budget).await?;
         }
     }
 

@@ -14,7 +14,7 @@ use super::pending::Pending;
 use super::{SmartAlgorithm, Tree};
 use crate::error::{AccessError, WriteError};
 use crate::layout::radix::{Child, Link, Slot};
-use crate::shell::nodes;
+use crate::shell::nodes::{self, NodeList};
 use crate::step::Budget;
 
 /// Nodes that go back to the allocator unless they are published.
@@ -92,9 +92,9 @@ impl<V: Verbs> Tree<V> {
         Ok(())
     }
 
-    /// WRITEs the leaf in `buf`, which no client can reach, and puts it in place: one round trip with `fused`, if it is
-    /// on the same server and its memory is zeroed. Yields what was found in its place if the CAS failed, with the
-    /// leaf's memory.
+    /// WRITEs the leaf in `buf`, which no client can reach, and puts it in place, instead of `old` nodes: one round
+    /// trip with `fused`, if it is on the same server and its memory is zeroed. Yields what was found in its place if
+    /// the CAS failed, with the leaf's memory.
     ///
     /// Memory that was written before takes two: were both in one chain that fails, an old link could not be told from
     /// one that was changed since the leaf was found.
@@ -105,6 +105,7 @@ impl<V: Verbs> Tree<V> {
         self: &'t Rc<Self>,
         meter: &Meter,
         (leaf, mut buf): (NewLeaf<'t, V>, Buf),
+        old: NodeList,
         redirect: &Redirect,
         budget: &mut Budget,
     ) -> Result<Result<(), (NewNodes<'t, V>, u64)>, AccessError> {
@@ -112,9 +113,9 @@ impl<V: Verbs> Tree<V> {
         let NewLeaf { nodes, at, zeroed } = leaf;
         if !(self.techniques.fused && zeroed && redirect.node.server() == redirect.at.server()) {
             self.write_new(meter, [(at, buf)], budget).await?;
-            return self.publish(meter, nodes, redirect, budget).await;
+            return self.publish(meter, nodes, old, redirect, budget).await;
         }
-        let mut pending = Pending::new(self, nodes);
+        let mut pending = Pending::new(self, nodes).instead_of(old);
         pending.redirects(redirect);
         loop {
             let mut chain = Chain::with_buffer(redirect.node.server(), buf);
@@ -132,7 +133,8 @@ impl<V: Verbs> Tree<V> {
         }
     }
 
-    /// Puts new nodes that were written in place. Yields what was found there if the CAS failed, with the nodes.
+    /// Puts new nodes that were written in place, instead of `old` ones. Yields what was found there if the CAS failed,
+    /// with the nodes.
     ///
     /// # Errors
     /// See [`Tree::write_and_redirect`].
@@ -140,10 +142,11 @@ impl<V: Verbs> Tree<V> {
         self: &'t Rc<Self>,
         meter: &Meter,
         nodes: NewNodes<'t, V>,
+        old: NodeList,
         redirect: &Redirect,
         budget: &mut Budget,
     ) -> Result<Result<(), (NewNodes<'t, V>, u64)>, AccessError> {
-        let mut pending = Pending::new(self, nodes);
+        let mut pending = Pending::new(self, nodes).instead_of(old);
         pending.redirects(redirect);
         let redirected = self.redirect(meter, redirect, budget).await?;
         Ok(self.known(pending, redirected))

@@ -18,7 +18,7 @@
 
 use std::rc::Rc;
 
-use farwood_runtime::{Chain, Meter, Verbs};
+use farwood_runtime::{Chain, Meter, RemotePtr, Verbs};
 
 use super::Tree;
 use super::new_node::{NewNodes, Redirect};
@@ -34,9 +34,11 @@ pub(super) struct Pending<V: Verbs> {
     left: Option<Left>,
 }
 
-/// The work that is left if the nodes do not come into the tree.
+/// The work that is left until the nodes are in the tree, or for the case that they do not come into it.
 struct Left {
     nodes: NodeList,
+    /// Nodes whose place they take.
+    old: NodeList,
     /// The CAS that publishes them, once it was posted.
     redirect: Option<Redirect>,
     /// An old node whose link names one of them, as soon as a CAS that was posted takes effect; and its link before.
@@ -45,8 +47,14 @@ struct Left {
 
 impl<V: Verbs> Pending<V> {
     pub(super) fn new(tree: &Rc<Tree<V>>, mut nodes: NewNodes<'_, V>) -> Self {
-        let left = Left { nodes: nodes.publish(), redirect: None, link: None };
+        let left = Left { nodes: nodes.publish(), old: NodeList::new(), redirect: None, link: None };
         Pending { tree: Rc::clone(tree), left: Some(left) }
+    }
+
+    /// Notes that the nodes take the place of these, which are retired then.
+    pub(super) fn instead_of(mut self, old: impl IntoIterator<Item = (RemotePtr, u64)>) -> Self {
+        self.left().old.extend(old);
+        self
     }
 
     fn left(&mut self) -> &mut Left {
@@ -70,7 +78,8 @@ impl<V: Verbs> Pending<V> {
 
     /// Notes that the nodes are part of the tree.
     pub(super) fn done(mut self) {
-        self.left = None;
+        let left = self.left.take().expect("the fate is not known");
+        self.tree.retire_all(&left.old);
     }
 
     /// Yields the nodes, for another try, after the CAS failed. No link names them.
@@ -93,25 +102,82 @@ impl<V: Verbs> Drop for Pending<V> {
     }
 }
 
+/// A leaf that is removed by a CAS on its way. If the future that holds this is dropped, the janitor finds out what
+/// became of the CAS, and the leaf is retired if it is out.
+#[must_use]
+pub(super) struct Removal<V: Verbs> {
+    tree: Rc<Tree<V>>,
+    leaf: Child,
+    bytes: u64,
+    /// The leaf's link then, which no other client writes.
+    removed: Link,
+    /// True while a CAS may take effect, or has.
+    is_open: bool,
+}
+
+impl<V: Verbs> Removal<V> {
+    /// Notes that the CAS is posted next that makes the link of `leaf`, of `bytes` bytes, `removed`.
+    pub(super) fn of(tree: &Rc<Tree<V>>, leaf: Child, bytes: u64, removed: Link) -> Self {
+        Removal { tree: Rc::clone(tree), leaf, bytes, removed, is_open: true }
+    }
+
+    /// Notes whether the CAS has removed the leaf.
+    pub(super) fn settle(mut self, is_out: bool) {
+        self.is_open = false;
+        if is_out {
+            self.tree.allocator.retire(self.leaf.ptr(), self.bytes);
+        }
+    }
+}
+
+impl<V: Verbs> Drop for Removal<V> {
+    fn drop(&mut self) {
+        if !self.is_open {
+            return;
+        }
+        let (tree, leaf, bytes, removed) = (Rc::clone(&self.tree), self.leaf.ptr(), self.bytes, self.removed);
+        self.tree.verbs.defer(async move {
+            // The READ goes behind the CAS, on its queue pair.
+            let link =
+                tree.persist(async || tree.read_word(&Meter::default(), leaf, &mut tree.budget()).await);
+            match link.await {
+                Ok(link) if link == removed.bits() => tree.allocator.retire(leaf, bytes),
+                Ok(_) => {}
+                Err(_) => tree.allocator.retire_unsettled(leaf, bytes),
+            }
+        });
+    }
+}
+
 impl<V: Verbs> Tree<V> {
+    fn retire_all(&self, nodes: &[(RemotePtr, u64)]) {
+        nodes.iter().for_each(|&(node, bytes)| self.allocator.retire(node, bytes));
+    }
+
     /// Undoes what is left of new nodes, unless they came into the tree.
     async fn take_back(&self, left: Left) -> Result<(), AccessError> {
-        let (meter, mut budget) = (Meter::default(), self.budget());
-        // The READs go behind the CAS, on its queue pair.
-        if let Some(redirect) = &left.redirect
-            && self.has_redirected(&meter, redirect, &mut budget).await?
-        {
-            return Ok(());
+        let meter = Meter::default();
+        if let Some(redirect) = &left.redirect {
+            // The READs go behind the CAS, on its queue pair.
+            let redirected =
+                self.persist(async || self.has_redirected(&meter, redirect, &mut self.budget()).await);
+            if redirected.await? {
+                self.retire_all(&left.old);
+                return Ok(());
+            }
         }
         if let Some((old, before, link)) = left.link {
             tracing::debug!(name: "smart.link.restored", node = %old.ptr(), "a link gets its value back");
-            let mut chain = Chain::new(old.ptr().server());
-            // Behind the CAS that changed it.
-            chain.fence().cas(old.ptr(), link.bits(), before.bits());
-            if let Err(failed) = self.verbs.submit(&meter, chain).await {
-                // Done or not: it costs others a round trip at most.
-                drop(budget.post_again(&meter, old.ptr(), failed)?);
-            }
+            self.persist(async || {
+                let (mut chain, mut budget) = (Chain::new(old.ptr().server()), self.budget());
+                // Behind the CAS that changed it.
+                chain.fence().cas(old.ptr(), link.bits(), before.bits());
+                while let Err(failed) = self.verbs.submit(&meter, chain).await {
+                    chain = budget.post_again(&meter, old.ptr(), failed)?;
+                }
+                Ok(())
+            })
+            .await?;
         }
         left.nodes.iter().for_each(|&(node, bytes)| self.allocator.return_extent(node, bytes));
         Ok(())

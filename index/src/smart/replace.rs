@@ -21,7 +21,7 @@
 
 use std::rc::Rc;
 
-use farwood_runtime::{Chain, Meter, Verbs};
+use farwood_runtime::{Chain, Meter, RemotePtr, Verbs};
 use smallvec::SmallVec;
 
 use super::Tree;
@@ -32,6 +32,7 @@ use crate::error::{AccessError, WriteError};
 use crate::layout::radix::{
     Child, Header, InnerView, Link, PREFIX_BYTES_MAX, Parent, Slot, Symbol, build_inner, slot_at,
 };
+use crate::shell::nodes::NodeList;
 use crate::step::Budget;
 
 /// Atomics that go into one chain.
@@ -97,6 +98,29 @@ fn merged(above: &Header, symbol: Symbol, below: &Header) -> Option<Header> {
     prefix.extend_from_slice(below.prefix());
     (prefix.len() <= PREFIX_BYTES_MAX)
         .then(|| Header::new(usize::from(above.depth), below.node_type, &prefix))
+}
+
+/// Frozen nodes that are taken out by a CAS on its way. If its outcome stays unknown, nothing tells whether it or
+/// another client's has taken them out.
+struct Unsettled<'t, V: Verbs> {
+    tree: &'t Tree<V>,
+    nodes: NodeList,
+}
+
+impl<V: Verbs> Unsettled<'_, V> {
+    /// Notes whether the CAS has taken them out.
+    fn settle(mut self, by_us: bool) {
+        let nodes = std::mem::take(&mut self.nodes);
+        if by_us {
+            nodes.iter().for_each(|&(node, bytes)| self.tree.allocator.retire(node, bytes));
+        }
+    }
+}
+
+impl<V: Verbs> Drop for Unsettled<'_, V> {
+    fn drop(&mut self) {
+        self.nodes.iter().for_each(|&(node, bytes)| self.tree.allocator.retire_unsettled(node, bytes));
+    }
 }
 
 impl<V: Verbs> Tree<V> {
@@ -172,7 +196,8 @@ impl<V: Verbs> Tree<V> {
             }
             snapshot = snapshot.with(found);
         }
-        let mut emptied: SmallVec<[Child; 2]> = SmallVec::from_slice(&[node]);
+        let bytes = |node_type| self.types().node_bytes(node_type) as u64;
+        let mut emptied: NodeList = SmallVec::from_slice(&[(node.ptr(), bytes(snapshot.slot.class()))]);
         loop {
             match replacement(&frozen, snapshot.symbol, |slots| self.types().for_slots(slots)) {
                 Replacement::Slot(slot) => {
@@ -180,7 +205,7 @@ impl<V: Verbs> Tree<V> {
                     if let Some(leaf) = slot.child() {
                         self.estrange(meter, leaf, budget).await?;
                     }
-                    let found = self.cas_until_known(meter, &snapshot, slot, budget).await?;
+                    let found = self.take_out(meter, &snapshot, slot, &emptied, budget).await?;
                     return Ok(self.replaced(meter, snapshot, found, slot, &emptied, budget)?);
                 }
                 Replacement::Copy(node_type) => {
@@ -194,7 +219,7 @@ impl<V: Verbs> Tree<V> {
                             tracing::debug!(name: "smart.node.merged", node = %child.ptr(), "two nodes become one");
                             let (Frozen { live, header: below }, _) =
                                 self.freeze(meter, child, node_type, budget).await?;
-                            emptied.push(child);
+                            emptied.push((child.ptr(), bytes(node_type)));
                             frozen = Frozen { header: header.with_type(below.node_type), live };
                         }
                         None => {
@@ -243,7 +268,7 @@ impl<V: Verbs> Tree<V> {
         snapshot: SlotSnapshot,
         frozen: Frozen,
         place: ReservedNode<'_, V>,
-        emptied: &[Child],
+        emptied: &[(RemotePtr, u64)],
         budget: &mut Budget,
     ) -> Result<Outcome, AccessError> {
         let Frozen { header, live } = frozen;
@@ -255,7 +280,8 @@ impl<V: Verbs> Tree<V> {
         self.write_new(meter, [(copy, buf)], budget).await?;
         let slot = Slot::inner(snapshot.symbol, copy, node_type);
         let redirect = self.redirect_of(&snapshot, slot, copy, link);
-        let found = match self.publish(meter, nodes, &redirect, budget).await? {
+        let found = match self.publish(meter, nodes, SmallVec::from_slice(emptied), &redirect, budget).await?
+        {
             Ok(()) => {
                 self.tell_children(meter, &live, emptied, copy);
                 slot
@@ -272,10 +298,10 @@ impl<V: Verbs> Tree<V> {
         snapshot: SlotSnapshot,
         found: Slot,
         wanted: Slot,
-        emptied: &[Child],
+        emptied: &[(RemotePtr, u64)],
         budget: &mut Budget,
     ) -> Result<Outcome, AccessError> {
-        for node in emptied {
+        for node in emptied.iter().filter_map(|(node, _)| Child::new(*node)) {
             self.cache().invalidate(node.bits());
         }
         if found == wanted {
@@ -322,32 +348,45 @@ impl<V: Verbs> Tree<V> {
         Ok(())
     }
 
-    /// Redirects the slot of `snapshot` to what every other client would redirect it to; yields what it holds then.
-    async fn cas_until_known(
-        &self,
+    /// Takes frozen nodes out: redirects the slot of `snapshot` to what every other client would redirect it to. Yields
+    /// what it holds then.
+    async fn take_out(
+        self: &Rc<Self>,
         meter: &Meter,
         snapshot: &SlotSnapshot,
         slot: Slot,
+        emptied: &[(RemotePtr, u64)],
         budget: &mut Budget,
     ) -> Result<Slot, AccessError> {
         let at = snapshot.at(self.shared.entry.root);
+        let unsettled = Unsettled { tree: self, nodes: SmallVec::from_slice(emptied) };
+        let mut has_failed = false;
         loop {
             let mut chain = Chain::new(at.server());
             chain.cas(at, snapshot.slot.bits(), slot.bits());
             match self.verbs.submit(meter, chain).await {
-                Ok(done) if done.atomics[0] == snapshot.slot.bits() => return Ok(slot),
-                Ok(done) => return Ok(Slot::from_bits(done.atomics[0])),
+                Ok(done) if done.atomics[0] == snapshot.slot.bits() => {
+                    unsettled.settle(true);
+                    return Ok(slot);
+                }
+                Ok(done) => {
+                    if !has_failed {
+                        unsettled.settle(false);
+                    }
+                    return Ok(Slot::from_bits(done.atomics[0]));
+                }
                 Err(failed) => drop(budget.post_again(meter, at, failed)?),
             }
+            has_failed = true;
         }
     }
 
     /// Makes the children's links name their new parent, where they name one of `emptied`. The CASes are not awaited;
     /// if one fails, clients that look for another key there read the parent once more.
-    fn tell_children(&self, meter: &Meter, live: &[Slot], emptied: &[Child], parent: Child) {
+    fn tell_children(&self, meter: &Meter, live: &[Slot], emptied: &[(RemotePtr, u64)], parent: Child) {
         let link = Link::Live(Parent::Node(parent));
         for child in live.iter().filter_map(|slot| slot.child()) {
-            for &old in emptied {
+            for old in emptied.iter().filter_map(|(node, _)| Child::new(*node)) {
                 let old = Link::Live(Parent::Node(old));
                 self.cas_without_awaiting(meter, child.ptr(), old.bits(), link.bits());
             }

@@ -1,7 +1,7 @@
 //! Sizes of SMART's nodes: which are chosen, and what they take. Pure.
 
 use super::config::{Geometry, Types};
-use crate::layout::radix::{LeafFormat, MAX_RADIX_KEY_BYTES};
+use crate::layout::radix::{LeafFormat, MAX_RADIX_KEY_BYTES, PREFIX_BYTES_MAX};
 use crate::layout::{Bytes, LayoutError};
 use crate::shell::algorithm::{self, Limits, Nodes};
 
@@ -58,8 +58,11 @@ impl algorithm::Geometry for Geometry {
         keys.saturating_mul(self.leaf_bytes() as u64 + INNER_BYTES_PER_KEY)
     }
 
-    fn kept_node_bytes(&self) -> Option<u64> {
-        None
+    fn bytes_in_hand(&self) -> u64 {
+        let (types, leaf) = self.formats().expect("sizes are asked of a geometry that was checked");
+        // A long common prefix takes nodes of its own.
+        let nodes = self.max_key.div_ceil(PREFIX_BYTES_MAX + 1) + 1;
+        (nodes * types.node_bytes(1) + leaf.largest_bytes()).max(types.node_bytes(types.largest())) as u64
     }
 
     fn touching(&self, keys: &[Bytes]) -> Vec<Bytes> {

@@ -27,6 +27,7 @@ use super::Tree;
 use super::decide::{LeafStep, SlotSnapshot, decide_leaf};
 use super::descend::{DescentResult, PrefixMismatch};
 use super::new_node::Redirect;
+use super::pending::Removal;
 use crate::error::{AccessError, WriteError};
 use crate::layout::Rejection;
 use crate::layout::radix::{Child, LeafFormat, Link, Slot};
@@ -226,17 +227,17 @@ impl<V: Verbs> Tree<V> {
         match (op, held) {
             (WriteOp::Insert(_), _) => Ok(Outcome::Done(false)),
             (WriteOp::Remove, _) => {
-                Ok(self.remove_leaf(meter, key, snapshot, (node, &image), budget).await?)
+                Ok(self.remove_leaf(meter, key, snapshot, (node, class, &image), budget).await?)
             }
             (WriteOp::Put(value) | WriteOp::Update(value), None) => {
-                self.supersede(meter, (key, value), snapshot, (node, &image), budget).await
+                self.supersede(meter, (key, value), snapshot, (node, class, &image), budget).await
             }
             (WriteOp::Put(value) | WriteOp::Update(value), Some(held)) => {
                 if self.leaf().has_room(class, key.len(), value.len()) {
                     self.write_in_place(meter, key, value, class, image, held).await?;
                     return Ok(Outcome::Done(true));
                 }
-                let done = self.supersede(meter, (key, value), snapshot, (node, &image), budget).await;
+                let done = self.supersede(meter, (key, value), snapshot, (node, class, &image), budget).await;
                 let unlocked = self.unlock(meter, held).await;
                 let outcome = done?;
                 unlocked?;
@@ -277,9 +278,10 @@ impl<V: Verbs> Tree<V> {
         meter: &Meter,
         (key, value): (&[u8], &[u8]),
         snapshot: SlotSnapshot,
-        (old, image): (Child, &Buf),
+        (old, old_class, image): (Child, u8, &Buf),
         budget: &mut Budget,
     ) -> Result<Outcome, WriteError> {
+        let old_bytes = self.leaf().leaf_bytes(old_class) as u64;
         let class = self.leaf().class_for(key.len(), value.len());
         let bytes = self.leaf().leaf_bytes(class);
         let mut link = self.leaf().view(image).expect("it was parsed").link;
@@ -291,7 +293,8 @@ impl<V: Verbs> Tree<V> {
             let desired = Link::Moved { to: new, class };
             let (expected, desired) = (link.bits(), desired.bits());
             let redirect = Redirect { at: old.ptr(), expected, desired, node: new.ptr(), link };
-            let redirected = self.write_and_redirect(meter, (leaf, buf), &redirect, budget).await?;
+            let outgoing = [(old.ptr(), old_bytes)].into_iter().collect();
+            let redirected = self.write_and_redirect(meter, (leaf, buf), outgoing, &redirect, budget).await?;
             let Err((_, found)) = redirected else {
                 tracing::debug!(name: "smart.leaf.superseded", leaf = %old.ptr(), "another leaf takes its place");
                 self.follow(meter, &snapshot, Slot::leaf(snapshot.symbol, new, class));
@@ -311,7 +314,7 @@ impl<V: Verbs> Tree<V> {
         meter: &Meter,
         key: &[u8],
         snapshot: SlotSnapshot,
-        (leaf, image): (Child, &Buf),
+        (leaf, class, image): (Child, u8, &Buf),
         budget: &mut Budget,
     ) -> Result<Outcome, AccessError> {
         let mut link = self.leaf().view(image).expect("it was parsed").link;
@@ -320,17 +323,22 @@ impl<V: Verbs> Tree<V> {
         loop {
             let mut chain = Chain::new(leaf.ptr().server());
             chain.cas(leaf.ptr(), link.bits(), removed.bits());
+            let removal = Removal::of(self, leaf, self.leaf().leaf_bytes(class) as u64, removed);
             let found = match self.verbs.submit(meter, chain).await {
                 Ok(done) => done.atomics[0],
                 Err(failed) => {
                     budget.post_again(meter, leaf.ptr(), failed)?;
                     match self.read_word(meter, leaf.ptr(), budget).await? {
                         found if found == removed.bits() => link.bits(),
-                        found if found == link.bits() => continue,
+                        found if found == link.bits() => {
+                            removal.settle(false);
+                            continue;
+                        }
                         found => found,
                     }
                 }
             };
+            removal.settle(found == link.bits());
             if found == link.bits() {
                 let at = snapshot.at(self.shared.entry.root);
                 let vacated = Slot::tombstone(snapshot.symbol);

@@ -485,10 +485,8 @@ impl<'r> Run<'r> {
                 ));
             }
         }
-        let nodes_of = |books: Books, intent_bytes: u64| books.used_bytes - intent_bytes;
-        let fleets = fleet.iter().map(|member| nodes_of(member.index.books(), member.index.intent_bytes()));
-        let ours = fleets.chain(indexes.iter().map(|index| nodes_of(index.books(), index.intent_bytes())));
-        self.count_nodes(ours.sum(), &report)?;
+        let all = fleet.iter().map(|member| &member.index).chain(&indexes);
+        self.count_nodes(all, &report)?;
         let lone = count_round_trips(Rc::clone(&self.crew), indexes[0].clone(), spec.round_trips());
         self.block_on(&shards[0], lone)??;
         Ok(keys)
@@ -531,19 +529,32 @@ impl<'r> Run<'r> {
         Ok(report)
     }
 
-    /// Checks that nodes that were allocated and not given back are in the tree, but for those that clients had in hand
-    /// whose compute node stopped. In bytes.
-    fn count_nodes(&self, allocated: u64, report: &CheckReport) -> Result<(), String> {
+    /// Checks that nodes that were allocated and not given back are in the tree, or were taken out of it and noted; but
+    /// for those that clients had in hand whose compute node stopped, and those of which no client can know. In bytes.
+    fn count_nodes<'i>(
+        &self,
+        indexes: impl Iterator<Item = &'i AnyIndex<Steerable>>,
+        report: &CheckReport,
+    ) -> Result<(), String> {
         let Scenario { cluster, work, .. } = self.scenario;
         let in_tree = report.survey.used_bytes;
-        let dead = self.crew.dead().len() as u64 * u64::from(cluster.shards) * u64::from(work.clients);
-        let in_hand =
-            self.scenario.spec().kept_node_bytes().map_or(u64::MAX, |bytes| bytes * NODES_IN_HAND * dead);
+        let clients = self.crew.dead().len() as u64 * u64::from(cluster.shards) * u64::from(work.clients);
+        let in_hand = self.scenario.spec().bytes_in_hand() * NODES_IN_HAND * clients;
+        let (mut nodes, mut retired, mut unsettled) = (0, 0, 0);
+        for index in indexes {
+            let books = index.books();
+            nodes += books.used_bytes - index.intent_bytes();
+            retired += books.retired_bytes;
+            unsettled += books.unsettled_bytes;
+        }
+        // A client that stopped may have noted a node as retired, and not have come to take it out.
+        let least = (in_tree + retired).saturating_sub(in_hand);
+        let most = in_tree + retired + unsettled + in_hand;
         // The walk goes around what is torn.
-        if report.torn.is_empty() && !(in_tree..=in_tree.saturating_add(in_hand)).contains(&allocated) {
+        if report.torn.is_empty() && !(least..=most).contains(&nodes) {
             return Err(format!(
-                "{allocated} bytes of nodes are allocated, {in_tree} are in the tree, and clients that died had at \
-                 most {in_hand} in hand"
+                "{nodes} bytes of nodes are allocated, {in_tree} are in the tree, {retired} were retired, {unsettled} \
+                 unsettled, and clients that died had at most {in_hand} in hand"
             ));
         }
         Ok(())

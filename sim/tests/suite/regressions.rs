@@ -158,6 +158,37 @@ fn the_last_slots_are_claimed_and_never_shown() {
     }
 }
 
+/// The janitor of a dropped operation asked once what had become of a CAS: where the memory server did not answer,
+/// nodes that no client could reach were lost, SMART's of all kinds and Dolphin's roots.
+#[test]
+fn new_nodes_are_lost_while_a_server_is_away() {
+    const AWAY: [Rule; 1] = [Rule { fault: Fault::ServerAway(400_000), one_in: 60, most: u32::MAX }];
+    for kind in [IndexKind::Smart, IndexKind::Dolphin] {
+        for seed in 0..20 {
+            let mut scenario = growing(seed, &AWAY);
+            scenario.nodes[0] = node(kind.spec(Limits { max_key: 8, max_value: 8 }, Nodes::Tiny));
+            scenario.nodes[0].options_mut().lock_wait_max = Duration::from_secs(1);
+            scenario.nodes.push(scenario.nodes[0]);
+            scenario.work.cancel_one_in = 2;
+            passes(&scenario);
+        }
+    }
+}
+
+/// Dolphin: a client that was dropped when it made the root lost it, if another client's came first.
+#[test]
+fn a_root_of_a_dropped_client_is_lost() {
+    for seed in 0..40 {
+        let mut scenario = growing(seed, &[]);
+        scenario.nodes[0] = node(IndexKind::Dolphin.spec(Limits { max_key: 8, max_value: 8 }, Nodes::Tiny));
+        scenario.nodes.push(scenario.nodes[0]);
+        scenario.work.ops = 4;
+        scenario.work.clients = 8;
+        scenario.work.cancel_one_in = 1;
+        passes(&scenario);
+    }
+}
+
 /// The mistake was the check's, not the index's: behind a leaf of Dolphin's that a dead client had torn it went on at a
 /// slot, and a later slot led to leaves that it had passed by, and from these to where it had been. It took that for a
 /// cycle, and looked no further (seed 2619000089741).
