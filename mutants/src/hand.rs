@@ -76,6 +76,12 @@ const SHERMAN: &[Patch] = &[
 
 const CHIME: &[Patch] = &[
     Patch {
+        name: "a block that a pair leaves is lost",
+        file: "index/src/chime/write.rs",
+        find: "if let Some(before) = before {",
+        replace: "if let (Some(before), true) = (before, op == WriteOp::Remove) {",
+    },
+    Patch {
         name: "an absence needs no right hop bits",
         file: "index/src/layout/hopscotch/lookup.rs",
         find: "(seen.found.is_some() || ⟦self.bits_are_of_keys(image, home)?⟧)",
@@ -165,8 +171,47 @@ const SMART: &[Patch] = &[
     Patch {
         name: "a dropped client's new nodes go back without a look",
         file: "index/src/smart/pending.rs",
-        find: "self.has_redirected(&meter, redirect, &mut budget).await?",
-        replace: "false",
+        find: "redirected.await?",
+        replace: "{ drop(redirected); false }",
+    },
+    Patch {
+        name: "a dropped client asks once what became of its new nodes",
+        file: "index/src/smart/pending.rs",
+        find: "⟦self.persist(async || self.has_redirected(&meter, redirect, &mut self.budget()).await)⟧;",
+        replace: "async { self.has_redirected(&meter, redirect, &mut self.budget()).await }",
+    },
+    Patch {
+        name: "nodes of a dropped client whose link is not given back are lost",
+        file: "index/src/smart/pending.rs",
+        find: "chain = budget.post_again(&meter, old.ptr(), failed)?;
+                }
+                ⟦Ok(())⟧",
+        replace: "if budget.spent() == 0 { Ok(()) } else { std::future::pending().await }",
+    },
+    Patch {
+        name: "a leaf of a dropped client is not retired when another takes its place",
+        file: "index/src/smart/pending.rs",
+        find: "⟦self.retire_all(&left.old);⟧
+                return Ok(());",
+        replace: "",
+    },
+    Patch {
+        name: "a dropped removal retires the leaf if its link has changed",
+        file: "index/src/smart/pending.rs",
+        find: "link == removed.bits()",
+        replace: "!matches!(Link::from_bits(link), Ok(Link::Live(_)))",
+    },
+    Patch {
+        name: "a removal that another client was before retires the leaf",
+        file: "index/src/smart/write.rs",
+        find: "removal.settle(found == link.bits());",
+        replace: "removal.settle(!matches!(Link::from_bits(found), Ok(Link::Live(_))) || found == link.bits());",
+    },
+    Patch {
+        name: "a client retires nodes that another one has taken out",
+        file: "index/src/smart/replace.rs",
+        find: "unsettled.settle(false);",
+        replace: "unsettled.settle(Slot::from_bits(done.atomics[0]) == slot);",
     },
     Patch {
         name: "a link gets its value back in front of the CAS that changed it",
@@ -226,6 +271,30 @@ const SMART: &[Patch] = &[
 ];
 
 const DOLPHIN: &[Patch] = &[
+    Patch {
+        name: "a dropped client's root is lost if another one was first",
+        file: "index/src/dolphin/root.rs",
+        find: "Ok(false) => ⟦drop(NewNodes::of(&tree, nodes))⟧,",
+        replace: "drop(nodes)",
+    },
+    Patch {
+        name: "a root that is there by its first CAS is taken for another's",
+        file: "index/src/dolphin/root.rs",
+        find: "[0, word].contains(&done.atomics[0])",
+        replace: "done.atomics[0] == 0",
+    },
+    Patch {
+        name: "a dropped client asks once what became of its root",
+        file: "index/src/dolphin/root.rs",
+        find: "⟦tree.persist(async || tree.publish_root(&Meter::default(), root, &mut tree.budget()).await)⟧;",
+        replace: "async { tree.publish_root(&Meter::default(), root, &mut tree.budget()).await }",
+    },
+    Patch {
+        name: "an inner node that moves is retired twice",
+        file: "index/src/dolphin/put_separator.rs",
+        find: "self.allocator.retire(at.node.ptr(), self.types().node_bytes(at.class) as u64);",
+        replace: "self.allocator.retire(at.node.ptr(), 2 * self.types().node_bytes(at.class) as u64);",
+    },
     Patch {
         name: "an insert is visible before its value",
         file: "index/src/layout/range_leaf/patch.rs",
