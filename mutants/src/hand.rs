@@ -147,6 +147,12 @@ const CHIME: &[Patch] = &[
 
 const SMART: &[Patch] = &[
     Patch {
+        name: "a janitor asks once what became of a CAS",
+        file: "index/src/shell/nodes.rs",
+        find: "⟦(0..ATTEMPTS_MAX)⟧.map",
+        replace: "(0..ATTEMPTS_MAX.saturating_sub(64))",
+    },
+    Patch {
         name: "a leaf goes back after a CAS of unknown outcome (write and CAS in one chain)",
         file: "index/src/smart/new_node.rs",
         find: "if self.has_redirected(meter, redirect, budget).await? {
@@ -173,12 +179,6 @@ const SMART: &[Patch] = &[
         file: "index/src/smart/pending.rs",
         find: "redirected.await?",
         replace: "{ drop(redirected); false }",
-    },
-    Patch {
-        name: "a dropped client asks once what became of its new nodes",
-        file: "index/src/smart/pending.rs",
-        find: "⟦self.persist(async || self.has_redirected(&meter, redirect, &mut self.budget()).await)⟧;",
-        replace: "async { self.has_redirected(&meter, redirect, &mut self.budget()).await }",
     },
     Patch {
         name: "nodes of a dropped client whose link is not given back are lost",
@@ -282,12 +282,6 @@ const DOLPHIN: &[Patch] = &[
         file: "index/src/dolphin/root.rs",
         find: "[0, word].contains(&done.atomics[0])",
         replace: "done.atomics[0] == 0",
-    },
-    Patch {
-        name: "a dropped client asks once what became of its root",
-        file: "index/src/dolphin/root.rs",
-        find: "⟦tree.persist(async || tree.publish_root(&Meter::default(), root, &mut tree.budget()).await)⟧;",
-        replace: "async { tree.publish_root(&Meter::default(), root, &mut tree.budget()).await }",
     },
     Patch {
         name: "an inner node that moves is retired twice",

@@ -1,9 +1,12 @@
-//! Lock tables through their public API, on a fake fabric whose every step the test decides.
+//! Lock tables through their public API, on a fake fabric whose every step the test decides, or on real shards.
 
+mod allocations;
 mod backlog;
 mod cancellation;
 mod clients;
 mod contention;
+#[path = "../../../tests/kit/counting_allocator.rs"]
+mod counting_allocator;
 mod embedded;
 mod exclusion;
 mod fake;

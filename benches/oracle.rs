@@ -1,6 +1,6 @@
 //! The oracles: what judging a run costs that simulates thousands of them a minute.
 
-#[path = "../tests/kit/mod.rs"]
+#[path = "../sim/tests/kit/mod.rs"]
 mod kit;
 
 use divan::Bencher;

@@ -3,9 +3,6 @@
 //! The executor allocates a little for itself, at moments that have nothing to do with them. So there are short
 //! rounds, and the cheapest round shows what they allocate.
 
-#[path = "../../tests/kit/counting_allocator.rs"]
-mod counting_allocator;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -16,7 +13,7 @@ use farwood_runtime::{
     Chain, Cluster, ComputeNode, EmbeddedConfig, Meter, NodeConfig, Port, RemotePtr, ServerId, Shard, Verbs,
 };
 
-use self::counting_allocator::allocations;
+use crate::counting_allocator::allocations;
 
 const ROUNDS_TO_WARM_UP: u64 = 300;
 const ROUNDS: u64 = 300;
