@@ -210,6 +210,7 @@ impl Algorithm for ChimeAlgorithm {
     const KIND: &'static str = "chime";
     const TRIAL: Trial = Trial {
         rare_paths: &[
+            "alloc.retired",
             "btree.inner.right",
             "btree.inner.split",
             "btree.leaf.far_right",

@@ -196,6 +196,8 @@ impl Algorithm for DolphinAlgorithm {
     const KIND: &'static str = "dolphin";
     const TRIAL: Trial = Trial {
         rare_paths: &[
+            "alloc.retired",
+            "janitor.again",
             "cache.evicted",
             "dolphin.leaf.compacted",
             "dolphin.leaf.lost",

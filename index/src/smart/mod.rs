@@ -150,6 +150,9 @@ impl Algorithm for SmartAlgorithm {
     const FILLED: Filled = Filled::InnerNodes;
     const TRIAL: Trial = Trial {
         rare_paths: &[
+            "alloc.retired",
+            "alloc.unsettled",
+            "janitor.again",
             "cache.evicted",
             "smart.header.split",
             "smart.leaf.estranged",
@@ -164,7 +167,6 @@ impl Algorithm for SmartAlgorithm {
             "smart.node.merged",
             "smart.node.replaced",
             "smart.node.taken_out",
-            "smart.nodes.lost",
             "smart.read.locked",
             "smart.read.slow",
             "smart.redirect.settled",
