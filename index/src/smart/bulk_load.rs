@@ -10,7 +10,7 @@ use std::rc::Rc;
 
 use farwood_runtime::{ServerId, Verbs};
 
-use super::new_node::{Redirect, child_at};
+use super::new_node::{Lead, Redirect, child_at};
 use super::{SmartAlgorithm, Tree};
 use crate::error::{LoadError, WriteError};
 use crate::layout::Bytes;
@@ -35,8 +35,8 @@ pub(super) async fn run<V: Verbs, K: AsRef<[u8]>, U: AsRef<[u8]>>(
     let at = tree.shared.entry.root;
     let (node, slot) = loader.place(root, at.server(), Symbol::Byte(0), Parent::Root).await?;
     loader.writer.drain(0).await?;
-    let link = Link::Live(Parent::Root);
-    let redirect = Redirect { at, expected: 0, desired: slot.bits(), node: node.ptr(), link };
+    let written = Link::Live(Parent::Root).bits();
+    let redirect = Redirect { at, expected: 0, desired: Lead::Slot(slot), node: node.ptr(), written };
     // The redirect may take effect even if this future is dropped meanwhile: better lose the nodes than share them.
     let nodes = loader.writer.publish();
     if tree.redirect(&loader.writer.meter, &redirect, &mut budget).await?.is_err() {

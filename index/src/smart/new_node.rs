@@ -48,10 +48,39 @@ pub(super) struct Redirect {
     /// The word.
     pub(super) at: RemotePtr,
     pub(super) expected: u64,
-    pub(super) desired: u64,
-    /// The new node and the link that it was written with: once others have found it, its word or its link has changed.
+    pub(super) desired: Lead,
     pub(super) node: RemotePtr,
-    pub(super) link: Link,
+    /// The bits of the link that the new node was written with. It changes before a slot that leads there does.
+    pub(super) written: u64,
+}
+
+/// A word that leads to a new node.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Lead {
+    /// A slot, which other clients freeze, or give another type, while it leads to the node.
+    Slot(Slot),
+    /// The link of the leaf before, which stays as it is.
+    Link(Link),
+}
+
+impl Lead {
+    fn bits(self) -> u64 {
+        match self {
+            Lead::Slot(slot) => slot.bits(),
+            Lead::Link(link) => link.bits(),
+        }
+    }
+
+    /// Tells whether `found`, read from the word, leads to the node.
+    ///
+    /// An address alone does not tell it in a link: the one before may name a parent that never came into the tree, and
+    /// in whose memory the new leaf is.
+    fn is_shown_by(self, found: u64) -> bool {
+        match self {
+            Lead::Slot(slot) => Slot::from_bits(found).leads_as(slot),
+            Lead::Link(link) => found == link.bits(),
+        }
+    }
 }
 
 impl<V: Verbs> Tree<V> {
@@ -119,7 +148,7 @@ impl<V: Verbs> Tree<V> {
         pending.redirects(redirect);
         loop {
             let mut chain = Chain::with_buffer(redirect.node.server(), buf);
-            chain.write(redirect.node, 0..bytes).cas(redirect.at, redirect.expected, redirect.desired);
+            chain.write(redirect.node, 0..bytes).cas(redirect.at, redirect.expected, redirect.desired.bits());
             match self.verbs.submit(meter, chain).await {
                 Ok(done) => return Ok(self.known(pending, redirected(&done, redirect))),
                 Err(failed) => {
@@ -179,7 +208,7 @@ impl<V: Verbs> Tree<V> {
     ) -> Result<Result<(), u64>, AccessError> {
         loop {
             let mut chain = Chain::new(redirect.at.server());
-            chain.cas(redirect.at, redirect.expected, redirect.desired);
+            chain.cas(redirect.at, redirect.expected, redirect.desired.bits());
             match self.verbs.submit(meter, chain).await {
                 Ok(done) => return Ok(redirected(&done, redirect)),
                 Err(failed) => {
@@ -205,12 +234,11 @@ impl<V: Verbs> Tree<V> {
     ) -> Result<bool, AccessError> {
         tracing::debug!(name: "smart.redirect.settled", at = %redirect.at, "what is there tells what became of a CAS");
         let word = self.read_word(meter, redirect.at, budget).await?;
-        // The address is in the same bits of a slot and of a link.
-        if Slot::from_bits(word).leads_as(Slot::from_bits(redirect.desired)) {
+        if redirect.desired.is_shown_by(word) {
             return Ok(true);
         }
         let link = self.read_word(meter, redirect.node, budget).await?;
-        Ok(link != 0 && link != redirect.link.bits())
+        Ok(link != 0 && link != redirect.written)
     }
 
     /// Makes the CAS that redirects the slot of `snapshot` to `slot`, a node with `link`.
@@ -222,7 +250,8 @@ impl<V: Verbs> Tree<V> {
         link: Link,
     ) -> Redirect {
         let at = snapshot.at(self.shared.entry.root);
-        Redirect { at, expected: snapshot.slot.bits(), desired: slot.bits(), node: node.ptr(), link }
+        let (expected, desired) = (snapshot.slot.bits(), Lead::Slot(slot));
+        Redirect { at, expected, desired, node: node.ptr(), written: link.bits() }
     }
 }
 
@@ -230,5 +259,38 @@ fn redirected(done: &Completion, redirect: &Redirect) -> Result<(), u64> {
     match done.atomics[0] {
         found if found == redirect.expected => Ok(()),
         found => Err(found),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layout::radix::{Parent, Symbol};
+
+    fn child(offset: u64) -> Child {
+        Child::new(RemotePtr::new(ServerId(0), offset)).expect("slots can name it")
+    }
+
+    #[test]
+    fn an_earlier_link_that_names_the_same_memory_shows_no_new_leaf() {
+        let to = child(0x140c0);
+        let lead = Lead::Link(Link::Moved { to, class: 1 });
+        assert!(lead.is_shown_by(lead.bits()));
+        for other in
+            [Link::Live(Parent::Node(to)), Link::Live(Parent::Root), Link::Moved { to: child(64), class: 1 }]
+        {
+            assert!(!lead.is_shown_by(other.bits()), "{other:?}");
+        }
+    }
+
+    #[test]
+    fn a_slot_shows_its_node_frozen_and_with_another_type_as_well() {
+        let slot = Slot::leaf(Symbol::Byte(7), child(0x140c0), 1);
+        let lead = Lead::Slot(slot);
+        for found in [slot, slot.frozen(), slot.with_class(3)] {
+            assert!(lead.is_shown_by(found.bits()), "{found:?}");
+        }
+        assert!(!lead.is_shown_by(Slot::EMPTY.bits()));
+        assert!(!lead.is_shown_by(Slot::leaf(Symbol::Byte(7), child(64), 1).bits()));
     }
 }

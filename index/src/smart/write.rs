@@ -26,7 +26,7 @@ use farwood_runtime::{Buf, Chain, Meter, RemotePtr, Verbs};
 use super::Tree;
 use super::decide::{LeafStep, SlotSnapshot, decide_leaf};
 use super::descend::{DescentResult, PrefixMismatch};
-use super::new_node::Redirect;
+use super::new_node::{Lead, Redirect};
 use super::pending::Removal;
 use crate::error::{AccessError, WriteError};
 use crate::layout::Rejection;
@@ -290,9 +290,9 @@ impl<V: Verbs> Tree<V> {
             let new = leaf.at;
             let mut buf = self.verbs.lease(bytes);
             self.leaf().build(&mut buf, link, key, value);
-            let desired = Link::Moved { to: new, class };
-            let (expected, desired) = (link.bits(), desired.bits());
-            let redirect = Redirect { at: old.ptr(), expected, desired, node: new.ptr(), link };
+            let desired = Lead::Link(Link::Moved { to: new, class });
+            let was = link.bits();
+            let redirect = Redirect { at: old.ptr(), expected: was, desired, node: new.ptr(), written: was };
             let outgoing = [(old.ptr(), old_bytes)].into_iter().collect();
             let redirected = self.write_and_redirect(meter, (leaf, buf), outgoing, &redirect, budget).await?;
             let Err((_, found)) = redirected else {
