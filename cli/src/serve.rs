@@ -30,6 +30,8 @@ pub(crate) struct ServerPlan {
     pub(crate) huge_pages: bool,
     /// Time after which a silent compute node is given up.
     pub(crate) silence: Duration,
+    /// True if its process is ended then.
+    pub(crate) end_silent: bool,
 }
 
 /// A memory server that runs. It stops when it is dropped.
@@ -57,7 +59,8 @@ pub(crate) struct Holdings {
 /// # Errors
 /// If it cannot be reached there, or the memory cannot be had.
 pub(crate) fn start(plan: &ServerPlan, interrupt: &Interrupt) -> Result<Box<dyn Serving>, CliError> {
-    let times = ServiceTimes { silence: plan.silence, ..ServiceTimes::default() };
+    let (silence, ends_silent) = (plan.silence, plan.end_silent);
+    let times = ServiceTimes { silence, ends_silent, ..ServiceTimes::default() };
     let parts = ServerParts { chunk_bytes: plan.chunk_bytes, ..ServerParts::default() };
     match &plan.place {
         Place::Shm(name) => {

@@ -7,6 +7,7 @@
 mod control_kit;
 
 use std::io::{BufRead, BufReader, Lines, Write};
+use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -207,6 +208,38 @@ fn what_a_silent_client_has_open_is_kept_until_its_memory_is_unmapped() {
     drop(third);
     let again = lively(&servers);
     assert_eq!(block_on(again.control().open("b")).unwrap(), entry);
+}
+
+#[test]
+fn the_process_of_a_silent_client_is_ended_where_that_is_asked_for() {
+    let times = ServiceTimes { silence: SILENCE, ends_silent: true, ..ServiceTimes::default() };
+    let (first, second) = (server_of("ended-0", times), server_of("ended-1", times));
+    let servers = [&first, &second];
+    let mut stopped = Process::start(&servers, "");
+    assert_eq!(stopped.ask("admit"), "Ok(1)");
+    stopped.ask("create a");
+    ["chunk 0", "chunk 1"].iter().for_each(|request| drop(stopped.ask(request)));
+    let (other, chunks) = (lively(&servers), chunk_bytes(&servers));
+    stopped.signal("STOP");
+    assert_eq!(stopped.child.wait().unwrap().signal(), Some(9));
+    eventually("both know that it is dead", || servers.iter().all(|server| server.nodes().len() == 1));
+    assert_eq!(*block_on(other.control().dead()).unwrap(), [1]);
+    assert_eq!(block_on(other.control().drop_index("a")), Ok(chunks.iter().sum()));
+}
+
+/// It would end itself.
+#[test]
+fn a_server_does_not_end_a_silent_client_of_its_own_process() {
+    let times = ServiceTimes { silence: SILENCE, ends_silent: true, ..ServiceTimes::default() };
+    let server = server_of("itself", times);
+    let config = ConnectConfig { ping: Duration::from_secs(3600), ..ConnectConfig::default() };
+    let cluster = ShmCluster::connect_with(&[server.name().as_str()], config).unwrap();
+    let control = cluster.control();
+    let entry = block_on(control.create("a", "sherman", b"")).unwrap();
+    for _ in 0..2 {
+        eventually("it is silent", || server.nodes().iter().any(|node| node.silent));
+        assert_eq!(block_on(control.open("a")), Ok(entry.clone()), "it goes on");
+    }
 }
 
 #[test]

@@ -1,22 +1,27 @@
 //! A process that is killed while it writes, over shared memory, beside three others: none of their operations fails,
-//! what it had acknowledged is there, and what it had not is there or not, whole. The index is intact afterwards.
+//! what it had acknowledged is there, and what it had not is there or not, whole. The index is intact afterwards. The
+//! same holds for one that is stopped, and ended by a memory server when it has been silent for too long.
 //!
-//! `FARWOOD_TEST_DEATHS` says how many processes are killed for each kind of index.
+//! `FARWOOD_TEST_DEATHS` says how many processes end in either way for each kind of index.
 
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, ChildStderr, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use farwood::runtime::service::ServiceTimes;
 use farwood::runtime::shm::{ShmCluster, ShmName, ShmServer, ShmServerConfig};
 use farwood::runtime::{NodeContext, ServerParts};
 use farwood::{CheckOptions, ComputeNode, IndexKind, IndexSpec, NodeConfig, Nodes, RangeIndex, Shard, Verbs};
 use futures::TryStreamExt;
 use futures::future::join_all;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
@@ -37,6 +42,16 @@ const ROLE: &str = "FARWOOD_TEST_WRITER";
 /// The writers work for so long before the death, and after it.
 const WORK: std::ops::Range<u64> = 10..60;
 const WORK_ON: Duration = Duration::from_millis(100);
+/// Writers say something every second.
+const SILENCE: Duration = Duration::from_secs(2);
+
+/// The way in which a writer ends.
+#[derive(Clone, Copy)]
+enum Death {
+    Killed,
+    /// It is stopped, and the memory servers end it.
+    Silent,
+}
 
 fn spec(kind: IndexKind) -> IndexSpec {
     let shape = Shape { max_key: 8, max_value: 8 * VALUE_WORDS, nodes: Nodes::Tiny };
@@ -172,22 +187,38 @@ impl Writer {
     }
 }
 
+fn deaths() -> u64 {
+    std::env::var("FARWOOD_TEST_DEATHS").map_or(DEATHS, |deaths| deaths.parse().unwrap())
+}
+
 #[test]
 fn a_writer_may_be_killed_at_any_time() {
-    let deaths = std::env::var("FARWOOD_TEST_DEATHS").map_or(DEATHS, |deaths| deaths.parse().unwrap());
     for &kind in IndexKind::ALL {
-        for death in 0..deaths {
-            a_death(kind, death);
+        for number in 0..deaths() {
+            a_death(kind, Death::Killed, number);
         }
     }
 }
 
+#[test]
+fn a_writer_may_be_stopped_for_good_at_any_time() {
+    // All kinds at once: most of the time nothing happens.
+    thread::scope(|scope| {
+        for &kind in IndexKind::ALL {
+            scope.spawn(move || (0..deaths()).for_each(|number| a_death(kind, Death::Silent, number)));
+        }
+    });
+}
+
 #[expect(clippy::disallowed_methods, reason = "no shard is on this thread")]
-fn a_death(kind: IndexKind, number: u64) {
+fn a_death(kind: IndexKind, how: Death, number: u64) {
     let server = |place| {
-        let name = ShmName::new(&format!("deaths-{}-{number}-{place}", std::process::id())).unwrap();
+        let how = how as u8;
+        let name = format!("deaths-{}-{kind}-{how}-{number}-{place}", std::process::id());
         let parts = ServerParts { locks: 64, chunk_bytes: 64 << 10, ..ServerParts::default() };
-        ShmServer::start(&ShmServerConfig { parts, ..ShmServerConfig::new(name, 64 << 20) }).unwrap()
+        let times = ServiceTimes { silence: SILENCE, ends_silent: true, ..ServiceTimes::default() };
+        let config = ShmServerConfig::new(ShmName::new(&name).unwrap(), 64 << 20);
+        ShmServer::start(&ShmServerConfig { parts, times, ..config }).unwrap()
     };
     let servers = [server(0), server(1)];
     let names: Vec<&str> = servers.iter().map(|server| server.name().as_str()).collect();
@@ -202,7 +233,14 @@ fn a_death(kind: IndexKind, number: u64) {
     thread::sleep(Duration::from_millis(
         SmallRng::seed_from_u64(u64::from(std::process::id()) << 32 | number).random_range(WORK),
     ));
-    writers[VICTIM as usize].process.kill().unwrap();
+    let victim = &mut writers[VICTIM as usize].process;
+    match how {
+        Death::Killed => victim.kill().unwrap(),
+        Death::Silent => {
+            kill(Pid::from_raw(victim.id() as i32), Signal::SIGSTOP).unwrap();
+            assert_eq!(victim.wait().unwrap().signal(), Some(Signal::SIGKILL as i32));
+        }
+    }
     thread::sleep(WORK_ON);
     let acknowledged: BTreeMap<u64, u64> = writers.into_iter().flat_map(Writer::ended).collect();
     assert!(acknowledged.len() as u64 > KEYS, "all writers have written");

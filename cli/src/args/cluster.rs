@@ -81,6 +81,11 @@ pub(crate) struct MemoryServerArgs {
     /// process has ended
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_time)]
     pub(crate) silence: u64,
+    /// Over shm, end the process of a compute node that is given up, by SIGKILL, also if it is only stopped: then it
+    /// is dead, and others may have its memory and take over its locks. It has to be this user's, and in this pid
+    /// namespace
+    #[arg(long)]
+    pub(crate) end_silent: bool,
 }
 
 /// Create an index: an ordered map from keys to values, bytes both.

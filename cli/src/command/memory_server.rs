@@ -44,6 +44,11 @@ fn plan(args: MemoryServerArgs) -> Result<ServerPlan, CliError> {
             "--silence: compute nodes say something every second, so 2s is the least",
         ));
     }
+    if args.end_silent && !matches!(place, Place::Shm(_)) {
+        return Err(CliError::usage(
+            "--end-silent: only over shm; over verbs a compute node that is given up reaches the memory no more",
+        ));
+    }
     if args.memory == 0 {
         return Err(CliError::usage("--memory 0: a memory server needs some"));
     }
@@ -53,6 +58,7 @@ fn plan(args: MemoryServerArgs) -> Result<ServerPlan, CliError> {
         chunk_bytes: chunk_bytes_for(args.memory, SHARDS_EXPECTED),
         huge_pages: args.huge_pages,
         silence: Duration::from_nanos(args.silence),
+        end_silent: args.end_silent,
     })
 }
 
@@ -109,6 +115,7 @@ mod tests {
             verbs: VerbsArgs::default(),
             huge_pages: false,
             silence: 10_000_000_000,
+            end_silent: false,
         }
     }
 

@@ -2,6 +2,7 @@
 //! was theirs goes as soon as they are provably dead, and not before.
 
 use std::io::Write;
+use std::os::unix::process::ExitStatusExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -139,6 +140,19 @@ fn load_with_a_pause(kind: &str) {
     let said = stat(&server);
     assert!(!said.contains("silent") && said.matches("node  ").count() == 1, "{said}");
     assert_ok(&server.farwood("drop", &["t"]));
+}
+
+#[test]
+fn a_server_ends_the_process_of_a_silent_client_where_that_is_asked_for() {
+    let server = Server::start_deadly(MEMORY, "2s");
+    let mut bench = writing(&server, KINDS[0], "64");
+    let theirs = index_of(&mut bench, &server);
+    bench.signal("STOP");
+    assert_eq!(bench.wait().signal(), Some(9));
+    while stat(&server).contains(&theirs) {
+        servers::pause();
+    }
+    assert!(server.stop().stderr.contains("stopping: nothing is lost"));
 }
 
 /// Lock words belong to all indexes of a server: a new index may find those of a dead process taken.

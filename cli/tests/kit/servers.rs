@@ -157,6 +157,13 @@ impl Server {
         Self::start_with(&fabric, &["--fabric", &fabric, "--memory", memory, "--silence", silence])
     }
 
+    /// Starts one that ends their processes, too.
+    pub(crate) fn start_deadly(memory: &str, silence: &str) -> Self {
+        let fabric = Self::new_name();
+        let words = ["--fabric", &fabric, "--memory", memory, "--silence", silence, "--end-silent"];
+        Self::start_with(&fabric, &words)
+    }
+
     /// Starts a server on the fabric verbs, at that port of this host.
     pub(crate) fn start_verbs(port: u16, memory: &str) -> Self {
         let listen = format!("127.0.0.1:{port}");

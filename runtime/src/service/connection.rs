@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use super::ServiceTimes;
 use super::core::ServiceCore;
+use super::process::Process;
 use super::session::{Close, Session};
 use crate::clock::Clock;
 use crate::control::stream::{Deadline, Stream};
@@ -82,10 +83,12 @@ impl Connections {
         };
         // If no thread can be started, the closure is dropped, and with it the session and its place.
         let thread = std::thread::Builder::new().name("farwood-control".into());
+        // Now, since its pid may be another process's later.
+        let process = this.times.ends_silent.then(|| Process::of(&stream));
         thread.spawn(move || {
             // Moved as a whole, though only a part is used: its fields are dropped in their order.
             let place = place;
-            let why = Carrier { connections: &place.connections, stream: &stream, session }.run();
+            let why = Carrier { connections: &place.connections, stream: &stream, process, session }.run();
             tracing::debug!(connection = number, %why, "a control connection has ended");
         })?;
         Ok(())
@@ -151,6 +154,8 @@ enum End {
 struct Carrier<'a> {
     connections: &'a Connections,
     stream: &'a Stream,
+    /// The client's process, if it is to be ended when it is silent.
+    process: Option<io::Result<Process>>,
     session: Session,
 }
 
@@ -158,8 +163,13 @@ impl Carrier<'_> {
     fn run(mut self) -> End {
         let Err(end) = self.carry();
         // The client's chunks and ids are free from here on, before it is given time to read.
-        let Carrier { stream, session, connections } = self;
-        if matches!(end, End::Closed) {
+        let Carrier { stream, process, session, connections } = self;
+        let is_over = match end {
+            End::Closed => true,
+            End::Io(_) => session.may_unmap() && process.is_some_and(end_silent),
+            End::Close(_) => false,
+        };
+        if is_over {
             connections.await_unmapped(&session);
         }
         drop(session);
@@ -198,6 +208,20 @@ impl Carrier<'_> {
             }
         }
     }
+}
+
+/// Ends the process of a silent client; tells whether that is possible.
+fn end_silent(process: io::Result<Process>) -> bool {
+    match process.and_then(|process| process.end().map(|()| process)) {
+        Ok(pid) => {
+            tracing::warn!(%pid, "a client is silent, and has the memory mapped: its process is ended")
+        }
+        Err(error) => {
+            tracing::warn!(%error, "a client is silent, and its process cannot be ended");
+            return false;
+        }
+    }
+    true
 }
 
 /// Waits until the client has closed its side: to close a socket with unread bytes resets the connection, and the

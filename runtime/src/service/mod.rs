@@ -13,6 +13,7 @@ mod core;
 mod listen;
 mod members;
 mod peers;
+mod process;
 mod session;
 
 use std::path::PathBuf;
@@ -53,6 +54,10 @@ pub struct ServiceTimes {
     pub silence: Duration,
     /// Time for a client to read why its connection was closed.
     pub linger: Duration,
+    /// True if the process of a client that is silent, and has the memory mapped, is ended by SIGKILL: it is dead then,
+    /// and others may have what it held. That works over a Unix socket, for processes that this one may send signals
+    /// and whose pids it sees, other than itself. Of others it says so, and they stay silent.
+    pub ends_silent: bool,
 }
 
 impl Default for ServiceTimes {
@@ -61,6 +66,7 @@ impl Default for ServiceTimes {
             handshake: Duration::from_secs(5),
             silence: Duration::from_secs(10),
             linger: Duration::from_secs(1),
+            ends_silent: false,
         }
     }
 }

@@ -34,7 +34,12 @@ fn start_with(
     change: impl FnOnce(&mut ServiceConfig),
 ) -> Result<Service, ServiceError> {
     let mut config = ServiceConfig::new(served, vec![at]);
-    config.times = ServiceTimes { handshake: SILENCE, silence: SILENCE, linger: Duration::from_millis(500) };
+    config.times = ServiceTimes {
+        handshake: SILENCE,
+        silence: SILENCE,
+        linger: Duration::from_millis(500),
+        ..ServiceTimes::default()
+    };
     change(&mut config);
     Service::start(config)
 }
