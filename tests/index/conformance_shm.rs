@@ -5,16 +5,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use farwood::runtime::ServerParts;
+use farwood::runtime::service::ServiceTimes;
 use farwood::runtime::shm::{ShmCluster, ShmName, ShmServer, ShmServerConfig};
-use farwood::{ComputeNode, NodeConfig};
+use farwood::{ComputeNode, NodeConfig, Shard};
 
 use crate::conformance::{Fabric, Size, index_conformance_tests};
 use crate::kit::cluster::{Main, Parties, Seat};
+use crate::kit::deaths::{Deadly, death_tests};
 use crate::kit::{TestShard, on_node, run_nodes};
 
 struct Shm;
 
 index_conformance_tests!(Shm);
+death_tests!(Shm);
 
 impl Fabric<TestShard> for Shm {
     fn size(&self) -> Size {
@@ -31,6 +34,35 @@ impl Fabric<TestShard> for Shm {
             ComputeNode::new(Arc::clone(&cluster), config).unwrap()
         };
         run_nodes((0..parties.nodes()).map(node).collect(), &on_node(&make()));
+    }
+}
+
+impl Deadly for Shm {
+    type Server = ShmServer;
+    type Cluster = ShmCluster;
+    type Verbs = TestShard;
+
+    const ENDS_SILENT: bool = true;
+
+    fn server(name: &str, parts: ServerParts, times: ServiceTimes) -> ShmServer {
+        let config = ShmServerConfig::new(ShmName::new(name).unwrap(), 64 << 20);
+        ShmServer::start(&ShmServerConfig { parts, times, ..config }).unwrap()
+    }
+
+    fn nodes(server: &ShmServer) -> usize {
+        server.nodes().len()
+    }
+
+    fn address(server: &ShmServer) -> &str {
+        server.name().as_str()
+    }
+
+    fn connect(servers: &[&str]) -> Arc<ShmCluster> {
+        ShmCluster::connect(servers).unwrap()
+    }
+
+    fn shard(shard: Shard) -> TestShard {
+        TestShard::Node(shard)
     }
 }
 

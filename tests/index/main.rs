@@ -20,7 +20,6 @@ mod conformance_embedded;
 mod conformance_shm;
 mod conformance_sim;
 mod damaged_tree;
-mod deaths;
 mod dolphin_costs;
 mod dolphin_separators;
 mod embedding;

@@ -5,6 +5,7 @@
 pub(crate) mod cancel;
 pub(crate) mod cluster;
 pub(crate) mod damaged_tree;
+pub(crate) mod deaths;
 pub(crate) mod kind;
 pub(crate) mod nodes;
 pub(crate) mod recorder;

@@ -1,8 +1,8 @@
-//! A process that is killed while it writes, over shared memory, beside three others: none of their operations fails,
-//! what it had acknowledged is there, and what it had not is there or not, whole. The index is intact afterwards. The
-//! same holds for one that is stopped, and ended by a memory server when it has been silent for too long.
+//! A process that dies while it writes, beside three others: none of their operations fails, what it had acknowledged
+//! is there, and what it had not is there or not, whole. The index is intact afterwards.
 //!
-//! `FARWOOD_TEST_DEATHS` says how many processes end in either way for each kind of index.
+//! `FARWOOD_TEST_DEATHS` says how many processes die in either way for each kind of index.
+#![allow(dead_code, clippy::allow_attributes, reason = "on the simulated fabric no process dies")]
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -15,8 +15,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use farwood::runtime::service::ServiceTimes;
-use farwood::runtime::shm::{ShmCluster, ShmName, ShmServer, ShmServerConfig};
-use farwood::runtime::{NodeContext, ServerParts};
+use farwood::runtime::{Fabric, NodeContext, ServerParts};
 use farwood::{CheckOptions, ComputeNode, IndexKind, IndexSpec, NodeConfig, Nodes, RangeIndex, Shard, Verbs};
 use futures::TryStreamExt;
 use futures::future::join_all;
@@ -25,7 +24,7 @@ use nix::unistd::Pid;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
-use crate::kit::{Shape, TestShard};
+use super::Shape;
 
 const DEATHS: u64 = 1;
 const WRITERS: u64 = 4;
@@ -45,22 +44,76 @@ const WORK_ON: Duration = Duration::from_millis(100);
 /// Writers say something every second.
 const SILENCE: Duration = Duration::from_secs(2);
 
-/// The way in which a writer ends.
-#[derive(Clone, Copy)]
+/// The way in which a writer dies.
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum Death {
     Killed,
-    /// It is stopped, and the memory servers end it.
+    /// It is stopped, and the memory servers give it up.
     Silent,
 }
+
+/// A fabric whose memory servers are in this process, and its compute nodes in others.
+pub(crate) trait Deadly: 'static {
+    type Server;
+    type Cluster: Fabric;
+    type Verbs: Verbs;
+
+    /// True if the memory servers end the process of a client that is given up: else that can harm others no more.
+    const ENDS_SILENT: bool;
+
+    /// Starts a memory server; `name` is no other's in this process.
+    fn server(name: &str, parts: ServerParts, times: ServiceTimes) -> Self::Server;
+
+    /// Counts the compute nodes that it knows.
+    fn nodes(server: &Self::Server) -> usize;
+
+    /// Yields the address by which clients find it.
+    fn address(server: &Self::Server) -> &str;
+
+    fn connect(servers: &[&str]) -> Arc<Self::Cluster>;
+
+    /// Yields the shard that trees are compiled for.
+    fn shard(shard: Shard<<Self::Cluster as Fabric>::Device>) -> Self::Verbs;
+}
+
+/// Makes the tests of a fabric, in a module `deaths`.
+macro_rules! death_tests {
+    ($fabric:ty) => {
+        mod deaths {
+            use super::*;
+
+            #[test]
+            #[ignore = "the writer of the tests below, in a process of its own"]
+            fn writer() {
+                crate::kit::deaths::writer::<$fabric>();
+            }
+
+            fn writers_name() -> String {
+                let (_, module) = module_path!().split_once("::").expect("it is in a crate");
+                format!("{module}::writer")
+            }
+
+            #[test]
+            fn a_writer_may_be_killed_at_any_time() {
+                crate::kit::deaths::each_killed::<$fabric>(&writers_name());
+            }
+
+            #[test]
+            fn a_writer_may_be_stopped_for_long_at_any_time() {
+                crate::kit::deaths::each_silent::<$fabric>(&writers_name());
+            }
+        }
+    };
+}
+pub(crate) use death_tests;
 
 fn spec(kind: IndexKind) -> IndexSpec {
     let shape = Shape { max_key: 8, max_value: 8 * VALUE_WORDS, nodes: Nodes::Tiny };
     shape.usual(kind).with_options(|options| options.intent_log = true)
 }
 
-fn node(servers: &[&str]) -> Arc<ComputeNode<ShmCluster>> {
-    ComputeNode::new(ShmCluster::connect(servers).unwrap(), NodeConfig { shards: 1, ..NodeConfig::default() })
-        .unwrap()
+fn node<F: Deadly>(servers: &[&str]) -> Arc<ComputeNode<F::Cluster>> {
+    ComputeNode::new(F::connect(servers), NodeConfig { shards: 1, ..NodeConfig::default() }).unwrap()
 }
 
 /// Yields the value of a key after its `number`-th write, which is `None` if that has removed it.
@@ -70,9 +123,7 @@ fn value_after(number: u64) -> Option<Vec<u8>> {
 
 /// Works until its standard input ends. Each line of its standard error is a key and the number of its last write that
 /// was acknowledged, or what has gone wrong.
-#[test]
-#[ignore = "the writer of the test below, in a process of its own"]
-fn writer() {
+pub(crate) fn writer<F: Deadly>() {
     let Ok(role) = std::env::var(ROLE) else { return };
     let words: Vec<&str> = role.split(' ').collect();
     let (number, kind): (u64, IndexKind) = (words[0].parse().unwrap(), IndexKind::named(words[1]).unwrap());
@@ -82,12 +133,12 @@ fn writer() {
         let _ = std::io::stdin().read(&mut [0]);
         over.store(true, Ordering::Relaxed);
     });
-    let node = node(&words[2..]);
+    let node = node::<F>(&words[2..]);
     let opening = Arc::clone(&node);
     let done: Result<Vec<()>, Box<dyn Error + Send + Sync>> = node.try_run(move |shard| {
         let (opening, is_over) = (Arc::clone(&opening), Arc::clone(&is_over));
         async move {
-            let index = spec(kind).open(&*opening, "t").await?.attach(TestShard::Node(shard.clone()));
+            let index = spec(kind).open(&*opening, "t").await?.attach(F::shard(shard.clone()));
             tell("ready");
             let clients = (0..CLIENTS).map(|client| {
                 let (index, own, is_over) = (index.clone(), shard.clone(), Arc::clone(&is_over));
@@ -108,7 +159,7 @@ fn tell(line: &str) {
 }
 
 /// Writes to keys of one client, in turn, and reads keys of all.
-async fn write(index: impl RangeIndex, shard: Shard, first: u64, is_over: &AtomicBool) {
+async fn write(index: impl RangeIndex, shard: impl Verbs, first: u64, is_over: &AtomicBool) {
     let clients = WRITERS * CLIENTS;
     let (mut number, mut slowest_ns) = (0, 0);
     while !is_over.load(Ordering::Relaxed) {
@@ -153,9 +204,9 @@ struct Writer {
 
 impl Writer {
     /// Starts a writer, and waits until it works.
-    fn start(number: u64, kind: IndexKind, servers: &[&str]) -> Self {
+    fn start(test: &str, number: u64, kind: IndexKind, servers: &[&str]) -> Self {
         let mut process = Command::new(std::env::current_exe().unwrap())
-            .args(["deaths::writer", "--exact", "--ignored", "--nocapture"])
+            .args([test, "--exact", "--ignored", "--nocapture"])
             .env(ROLE, format!("{number} {kind} {}", servers.join(" ")))
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
@@ -170,8 +221,9 @@ impl Writer {
         Writer { process, told: thread::spawn(move || listen(told)) }
     }
 
-    /// Waits for its end; yields the numbers of the last writes of its keys, as it has acknowledged them.
-    fn ended(mut self) -> BTreeMap<u64, u64> {
+    /// Waits for its end; yields the numbers of the last writes of its keys, as it has acknowledged them. One that was
+    /// given up `may_fail`.
+    fn ended(mut self, may_fail: bool) -> BTreeMap<u64, u64> {
         drop(self.process.stdin.take());
         self.process.wait().unwrap();
         let mut acknowledged = BTreeMap::new();
@@ -180,7 +232,7 @@ impl Writer {
             match (words[0].parse(), words.get(1).and_then(|number| number.parse().ok())) {
                 (Ok(key), Some(number)) => _ = acknowledged.insert(key, number),
                 _ if words[0] == "slowest" => println!("{line} ms"),
-                _ => panic!("a writer has told: {line}"),
+                _ => assert!(may_fail && words[0] == "failed:", "a writer has told: {line}"),
             }
         }
         acknowledged
@@ -191,69 +243,82 @@ fn deaths() -> u64 {
     std::env::var("FARWOOD_TEST_DEATHS").map_or(DEATHS, |deaths| deaths.parse().unwrap())
 }
 
-#[test]
-fn a_writer_may_be_killed_at_any_time() {
+pub(crate) fn each_killed<F: Deadly>(test: &str) {
     for &kind in IndexKind::ALL {
         for number in 0..deaths() {
-            a_death(kind, Death::Killed, number);
+            a_death::<F>(test, kind, Death::Killed, number);
         }
     }
 }
 
-#[test]
-fn a_writer_may_be_stopped_for_good_at_any_time() {
+pub(crate) fn each_silent<F: Deadly>(test: &str) {
     // All kinds at once: most of the time nothing happens.
     thread::scope(|scope| {
         for &kind in IndexKind::ALL {
-            scope.spawn(move || (0..deaths()).for_each(|number| a_death(kind, Death::Silent, number)));
+            let run =
+                move || (0..deaths()).for_each(|number| a_death::<F>(test, kind, Death::Silent, number));
+            scope.spawn(run);
         }
     });
 }
 
 #[expect(clippy::disallowed_methods, reason = "no shard is on this thread")]
-fn a_death(kind: IndexKind, how: Death, number: u64) {
+fn a_death<F: Deadly>(test: &str, kind: IndexKind, how: Death, number: u64) {
     let server = |place| {
-        let how = how as u8;
-        let name = format!("deaths-{}-{kind}-{how}-{number}-{place}", std::process::id());
+        let name = format!("deaths-{}-{kind}-{}-{number}-{place}", std::process::id(), how as u8);
         let parts = ServerParts { locks: 64, chunk_bytes: 64 << 10, ..ServerParts::default() };
-        let times = ServiceTimes { silence: SILENCE, ends_silent: true, ..ServiceTimes::default() };
-        let config = ShmServerConfig::new(ShmName::new(&name).unwrap(), 64 << 20);
-        ShmServer::start(&ShmServerConfig { parts, times, ..config }).unwrap()
+        let times = ServiceTimes { silence: SILENCE, ends_silent: F::ENDS_SILENT, ..ServiceTimes::default() };
+        F::server(&name, parts, times)
     };
     let servers = [server(0), server(1)];
-    let names: Vec<&str> = servers.iter().map(|server| server.name().as_str()).collect();
-    let maker = node(&names);
+    let names: Vec<&str> = servers.iter().map(F::address).collect();
+    let maker = node::<F>(&names);
     let making = Arc::clone(&maker);
     let made = maker.run(move |_| {
         let making = Arc::clone(&making);
         async move { drop(spec(kind).create(&*making, "t").await.unwrap()) }
     });
     made.unwrap();
-    let mut writers: Vec<_> = (0..WRITERS).map(|number| Writer::start(number, kind, &names)).collect();
+    let start = |number| Writer::start(test, number, kind, &names);
+    let mut writers: Vec<_> = (0..WRITERS).map(start).collect();
     thread::sleep(Duration::from_millis(
         SmallRng::seed_from_u64(u64::from(std::process::id()) << 32 | number).random_range(WORK),
     ));
     let victim = &mut writers[VICTIM as usize].process;
+    let signal = |victim: &Child, signal| kill(Pid::from_raw(victim.id() as i32), signal).unwrap();
     match how {
         Death::Killed => victim.kill().unwrap(),
         Death::Silent => {
-            kill(Pid::from_raw(victim.id() as i32), Signal::SIGSTOP).unwrap();
-            assert_eq!(victim.wait().unwrap().signal(), Some(Signal::SIGKILL as i32));
+            let known = servers.each_ref().map(F::nodes);
+            signal(victim, Signal::SIGSTOP);
+            while servers.iter().zip(known).any(|(server, known)| F::nodes(server) >= known) {
+                thread::sleep(Duration::from_millis(10));
+            }
+            if F::ENDS_SILENT {
+                assert_eq!(victim.wait().unwrap().signal(), Some(Signal::SIGKILL as i32));
+            }
         }
     }
     thread::sleep(WORK_ON);
-    let acknowledged: BTreeMap<u64, u64> = writers.into_iter().flat_map(Writer::ended).collect();
+    let goes_on = how == Death::Silent && !F::ENDS_SILENT;
+    if goes_on {
+        signal(&writers[VICTIM as usize].process, Signal::SIGCONT);
+        thread::sleep(WORK_ON);
+    }
+    let numbered = (0..WRITERS).zip(writers);
+    let ended = numbered.flat_map(|(number, writer)| writer.ended(number == VICTIM && goes_on));
+    let acknowledged: BTreeMap<u64, u64> = ended.collect();
     assert!(acknowledged.len() as u64 > KEYS, "all writers have written");
-    check(&node(&names), kind, acknowledged);
+    check::<F>(&node::<F>(&names), kind, acknowledged);
 }
 
 /// Looks at all that is left: the last acknowledged write of each key, or one more of the writer that was killed.
-fn check(node: &Arc<ComputeNode<ShmCluster>>, kind: IndexKind, acknowledged: BTreeMap<u64, u64>) {
+fn check<F: Deadly>(node: &Arc<ComputeNode<F::Cluster>>, kind: IndexKind, acknowledged: BTreeMap<u64, u64>) {
     let (opening, acknowledged) = (Arc::clone(node), Arc::new(acknowledged));
     let checked = node.run(move |shard| {
         let (opening, acknowledged) = (Arc::clone(&opening), Arc::clone(&acknowledged));
         async move {
-            let index = spec(kind).open(&*opening, "t").await.unwrap().attach(TestShard::Node(shard));
+            let index = spec(kind).open(&*opening, "t").await.unwrap().attach(F::shard(shard));
             for key in 0..KEYS * WRITERS * CLIENTS {
                 let last = acknowledged.get(&key).copied().unwrap_or(0);
                 let found = index.get(&key.to_be_bytes()).await.unwrap().map(|value| value.to_vec());
