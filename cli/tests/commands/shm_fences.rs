@@ -155,6 +155,24 @@ fn a_server_ends_the_process_of_a_silent_client_where_that_is_asked_for() {
     assert!(server.stop().stderr.contains("stopping: nothing is lost"));
 }
 
+/// As in a virtual machine that is paused, where the memory server is the first to go on.
+#[test]
+fn a_server_that_was_stopped_itself_gives_its_clients_their_time_once_more() {
+    let server = Server::start_deadly(MEMORY, "2s");
+    let mut bench = writing(&server, KINDS[0], "64");
+    index_of(&mut bench, &server);
+    bench.signal("STOP");
+    server.signal("STOP");
+    (0..10).for_each(|_| servers::pause());
+    server.signal("CONT");
+    servers::pause();
+    bench.signal("CONT");
+    (0..4).for_each(|_| servers::pause());
+    assert!(bench.runs(), "it was ended");
+    bench.signal("INT");
+    assert_failed(&bench.finish(), 130, "the result is partial");
+}
+
 /// Lock words belong to all indexes of a server: a new index may find those of a dead process taken.
 #[test]
 fn a_new_index_does_not_meet_the_locks_of_the_dead() {

@@ -33,6 +33,11 @@ impl Deadline {
         (left_ns > 0).then(|| Duration::from_nanos(left_ns))
     }
 
+    /// Returns the time since then, if it is over.
+    pub(crate) fn overdue(&self) -> Duration {
+        Duration::from_nanos(self.clock.now().saturating_sub(self.at_ns))
+    }
+
     /// Returns the time that is left, but at least the shortest that the system can wait; a shorter one would be
     /// rounded to "for ever".
     fn left_to_wait(&self) -> Duration {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
-use std::io;
+use std::io::{self, ErrorKind};
 use std::net::Shutdown;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -19,6 +19,10 @@ use crate::control::stream::{Deadline, Stream};
 const READ_BYTES: usize = 16 << 10;
 /// Bytes that are read and discarded from a client that is being sent away, so that the last reply can arrive.
 const LINGER_BYTES: usize = 1 << 20;
+
+/// A thread that finds out so long after a client's time that nothing has come was stopped itself, with its process or
+/// its machine: then the client has its time once more, for it may have been stopped as well.
+const OWN_STOP: Duration = Duration::from_millis(500);
 
 /// Time for a client that has closed its connection to unmap the memory.
 const UNMAPPED_WAIT: Duration = Duration::from_secs(2);
@@ -183,13 +187,18 @@ impl Carrier<'_> {
     fn carry(&mut self) -> Result<Infallible, End> {
         let Connections { clock, times, .. } = self.connections;
         let (mut bytes, mut out) = (vec![0; READ_BYTES], Vec::new());
-        let mut deadline = Deadline::after(clock, times.handshake);
+        let mut patience = times.handshake;
+        let mut deadline = Deadline::after(clock, patience);
         let mut answered = 0;
         loop {
-            let count = self.stream.read_until(&deadline, &mut bytes)?;
-            if count == 0 {
-                return Err(End::Closed);
-            }
+            let count = match self.stream.read_until(&deadline, &mut bytes) {
+                Ok(0) => return Err(End::Closed),
+                Err(error) if error.kind() == ErrorKind::TimedOut && deadline.overdue() > OWN_STOP => {
+                    deadline = Deadline::after(clock, patience);
+                    continue;
+                }
+                read => read?,
+            };
             let mut arrived = &bytes[..count];
             loop {
                 let received = self.session.receive(arrived, &mut out);
@@ -204,7 +213,8 @@ impl Carrier<'_> {
             // Whole requests count, not bytes: an occasional half of a frame is no sign of life.
             if self.session.requests() > answered {
                 answered = self.session.requests();
-                deadline = Deadline::after(clock, times.silence);
+                patience = times.silence;
+                deadline = Deadline::after(clock, patience);
             }
         }
     }
