@@ -187,13 +187,18 @@ impl Carrier<'_> {
     fn carry(&mut self) -> Result<Infallible, End> {
         let Connections { clock, times, .. } = self.connections;
         let (mut bytes, mut out) = (vec![0; READ_BYTES], Vec::new());
-        let mut patience = times.handshake;
+        let (mut patience, mut has_been_late) = (times.handshake, false);
         let mut deadline = Deadline::after(clock, patience);
         let mut answered = 0;
         loop {
             let count = match self.stream.read_until(&deadline, &mut bytes) {
                 Ok(0) => return Err(End::Closed),
-                Err(error) if error.kind() == ErrorKind::TimedOut && deadline.overdue() > OWN_STOP => {
+                Err(error)
+                    if error.kind() == ErrorKind::TimedOut
+                        && deadline.overdue() > OWN_STOP
+                        && !has_been_late =>
+                {
+                    has_been_late = true;
                     deadline = Deadline::after(clock, patience);
                     continue;
                 }
@@ -213,7 +218,7 @@ impl Carrier<'_> {
             // Whole requests count, not bytes: an occasional half of a frame is no sign of life.
             if self.session.requests() > answered {
                 answered = self.session.requests();
-                patience = times.silence;
+                (patience, has_been_late) = (times.silence, false);
                 deadline = Deadline::after(clock, patience);
             }
         }
