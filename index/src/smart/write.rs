@@ -290,7 +290,7 @@ impl<V: Verbs> Tree<V> {
             let new = leaf.at;
             let mut buf = self.verbs.lease(bytes);
             self.leaf().build(&mut buf, link, key, value);
-            let desired = Lead::Link(Link::Moved { to: new, class });
+            let desired = Lead::Link(Link::Moved { to: new, class }.bits());
             let was = link.bits();
             let redirect = Redirect { at: old.ptr(), expected: was, desired, node: new.ptr(), written: was };
             let outgoing = [(old.ptr(), old_bytes)].into_iter().collect();
