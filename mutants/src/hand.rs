@@ -171,7 +171,7 @@ const SMART: &[Patch] = &[
     Patch {
         name: "a CAS of unknown outcome had none if its word has changed since",
         file: "index/src/smart/new_node.rs",
-        find: "link != 0 && link != redirect.link.bits()",
+        find: "link != 0 && link != redirect.written",
         replace: "false",
     },
     Patch {
