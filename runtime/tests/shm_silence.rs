@@ -139,6 +139,16 @@ fn a_client() {
     }
 }
 
+/// Waits until the server's first connection has been resumed three times.
+fn await_three_resumptions(server: &ShmServer) {
+    let mut others = 0;
+    eventually("it has been resumed three times", || {
+        others += 1;
+        // Connections have numbers, also those that resume another.
+        lively(&[server]).remote().unwrap().welcome(ServerId(0)).connection > 1 + others + 3
+    });
+}
+
 fn chunk_bytes(servers: &[&ShmServer]) -> Vec<u64> {
     servers.iter().map(|server| server.usage().chunk_bytes).collect()
 }
@@ -236,12 +246,7 @@ fn a_server_does_not_end_a_silent_client_of_its_own_process() {
     let cluster = ShmCluster::connect_with(&[server.name().as_str()], config).unwrap();
     let control = cluster.control();
     let entry = block_on(control.create("a", "sherman", b"")).unwrap();
-    let mut others = 0;
-    eventually("it has been silent, and resumed, three times", || {
-        others += 1;
-        // Connections have numbers, also those that resume another.
-        lively(&[&server]).remote().unwrap().welcome(ServerId(0)).connection > 1 + others + 3
-    });
+    await_three_resumptions(&server);
     // At that very moment it may be silent once more.
     eventually("it goes on", || block_on(control.open("a")) == Ok(entry.clone()));
 }
@@ -275,12 +280,7 @@ fn a_client_that_has_waited_too_long_goes_on_with_a_server_that_lives() {
     let cluster = ShmCluster::connect_with(&[server.name().as_str()], config).unwrap();
     let (control, gone) = (cluster.control(), cluster.remote().unwrap().gone(ServerId(0)));
     let entry = block_on(control.create("a", "sherman", b"")).unwrap();
-    let mut others = 0;
-    eventually("it has been resumed three times", || {
-        others += 1;
-        // Connections have numbers, also those that resume another.
-        lively(&[&server]).remote().unwrap().welcome(ServerId(0)).connection > 1 + others + 3
-    });
+    await_three_resumptions(&server);
     // At that very moment it may break off once more.
     eventually("it goes on", || block_on(control.open("a")) == Ok(entry.clone()));
     assert!(!gone.load(Ordering::Acquire));
