@@ -191,11 +191,12 @@ impl Crew {
     }
 
     /// Tells whether an operation may fail so when nothing disturbs it: for a lock of the dead that is lost with its
-    /// owner, where those of the others are taken over.
+    /// owner, where those of the others are taken over, or for one of a client that waits for such a lock itself.
     pub(crate) fn is_lost(&self, error: &IndexError) -> bool {
         let is_recoverable = matches!(
             error.access(),
-            Some(AccessError::Lock(LockError::Contended { once_dead: OnceDead::Recovered, .. }))
+            Some(AccessError::Lock(LockError::Contended { owner, once_dead: OnceDead::Recovered, .. }))
+                if self.dead().contains(owner)
         );
         let may_be = !self.takes_over || !is_recoverable || !self.still.borrow().is_empty();
         may_be && self.is_of_dead(error)
