@@ -115,6 +115,13 @@ pub(crate) enum Found {
     NotRecorded,
 }
 
+/// Yields which acquisition the intent in a slot belongs to; `None` if it holds no whole intent.
+pub(crate) fn under(slot: &[u8]) -> Option<(RemotePtr, LockWord)> {
+    let word = LockWord::from_bits(get(slot.get(..HEADER_BYTES)?, 8))?;
+    let lock = RemotePtr::from_bits(get(slot, 16));
+    parse(slot, lock, word).map(|_| (lock, word))
+}
+
 /// Parses what a slot holds. `None` unless it is a whole intent for exactly that word of that lock.
 pub(crate) fn parse(slot: &[u8], lock: RemotePtr, word: LockWord) -> Option<Found> {
     if slot.len() < HEADER_BYTES || get(slot, 8) != word.to_bits() || get(slot, 16) != lock.to_bits() {
@@ -163,6 +170,8 @@ fn get(bytes: &[u8], at: usize) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    use super::under as under_of;
 
     const LOCK: RemotePtr = RemotePtr::new(ServerId(3), 4096);
 
@@ -216,6 +225,18 @@ mod tests {
         let mut cleared = whole.clone();
         cleared[..8].fill(0);
         assert_eq!(parse(&cleared, LOCK, under().word), None);
+    }
+
+    #[test]
+    fn an_intent_says_for_which_word_it_is() {
+        let whole = slot();
+        assert_eq!(under_of(&whole), Some((LOCK, under().word)));
+        let mut unrecorded = vec![0; 64];
+        record_nothing(&mut unrecorded[..UNRECORDED_BYTES], under());
+        assert_eq!(under_of(&unrecorded), Some((LOCK, under().word)));
+        let mut torn = whole.clone();
+        torn[100] ^= 1;
+        assert_eq!([&torn[..], &whole[..143], &whole[..8], &[0; 256]].map(under_of), [None; 4]);
     }
 
     #[test]

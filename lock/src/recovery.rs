@@ -13,8 +13,11 @@
 //! is taken over as the first owner was. Of two takers one has its CAS; the other one's copy is for a word that no lock
 //! has. A CAS of unknown outcome is posted again: it finds itself, or that another word is there.
 //!
+//! An owner whose word promises intents had a slot first. If no page has an intent for that word, nothing was begun,
+//! even where the owner's pages are another table's by now ([`crate::intents`]).
+//!
 //! A word stays as it is, and those who want the lock fail with an error that names its owner, if
-//! - its owner keeps no intents, or has no page on the server, which a word that promises intents cannot have;
+//! - its owner keeps no intents;
 //! - the intent says that the node may be torn, and not how;
 //! - there is no intent, and the free word carried something: that is lost with its owner.
 //!
@@ -104,9 +107,8 @@ async fn try_once<V: Verbs>(
         return Ok(Outcome::Hopeless("the list of pages is broken"));
     };
     let of_owner = |page: &page::Page| page.owner.node() == dead.owner() && page.at.server() == lock.server();
-    let (mut has_page, mut found) = (false, None);
+    let mut found = None;
     for page in pages.into_iter().filter(of_owner) {
-        has_page = true;
         for slot in page::read_slots(verbs, page).await? {
             if let Some(intent) = intent::parse(&slot, lock, dead) {
                 found = Some((intent, slot));
@@ -114,7 +116,6 @@ async fn try_once<V: Verbs>(
         }
     }
     match found {
-        _ if !has_page => Ok(Outcome::Hopeless("its owner has no page here")),
         Some((Found::NotRecorded, _)) => {
             Ok(Outcome::Hopeless("the node may be torn, and how is not recorded"))
         }

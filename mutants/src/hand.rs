@@ -533,8 +533,14 @@ const LOCKS: &[Patch] = &[
     Patch {
         name: "a taker looks for no intent",
         file: "lock/src/recovery.rs",
-        find: "match ⟦found⟧ {\n        _ if !has_page",
+        find: "match ⟦found⟧ {\n        Some((Found::NotRecorded",
         replace: "found.filter(|_| false)",
+    },
+    Patch {
+        name: "a dead node's page is used again while its intent is needed",
+        file: "lock/src/intents/mod.rs",
+        find: "&& ⟦page::read_word(verbs, lock).await? == word.to_bits()⟧\n        {",
+        replace: "false && page::read_word(verbs, lock).await? == word.to_bits()",
     },
     Patch {
         name: "a taker leaves no copy of the intent",

@@ -37,7 +37,9 @@ const COMMON: [&str; 15] = [
 ];
 
 /// Events of takeovers, for swarms that are run with them; those of one kind are in its trial, too.
-const TAKEOVER: [&str; 5] = [
+const TAKEOVER: [&str; 7] = [
+    "lock.intent.inherited",
+    "lock.intent.needed",
     "lock.intent.recorded",
     "lock.intent.unrecorded",
     "lock.recovered",

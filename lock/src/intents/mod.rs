@@ -11,17 +11,21 @@
 //! ```
 //!
 //! A slot is free again when the chains that may write to it, or need what is in it, have ended for certain. Pages
-//! belong to the shard until its last handle goes; then they are free for others, and stay in the list.
+//! belong to the shard until its last handle goes; then they are free for others, and stay in the list. Those of a
+//! compute node that is dead, and fenced, are free as well, as soon as no lock has the word of an intent that is in
+//! them: words are for one acquisition, so none will have it again.
 
 pub(crate) mod page;
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
+use std::sync::Arc;
 
 use farwood_runtime::alloc::{AllocError, Allocated};
 use farwood_runtime::{Buf, FabricError, Failed, NodeAllocator, RemotePtr, ServerId, Verbs};
 
 use self::page::{HEADER_BYTES, Owner, Page, Shape};
+use crate::intent;
 use crate::pace::{ATTEMPTS_MAX, PAUSE_NS_MIN, Pace};
 
 /// The most slots of a page.
@@ -34,6 +38,8 @@ const LINE_BYTES: u64 = 64;
 const INTENT_BYTES: u64 = 128;
 /// The time until memory is asked for again after there was none, in ns.
 const ASK_AGAIN_NS: u64 = 10_000_000;
+/// The time until the control plane is asked again which compute nodes are dead, in ns.
+const DEAD_AGAIN_NS: u64 = 100_000_000;
 /// The pauses of a table that ends while some of its slots are in use, and how many they are.
 const END_PAUSE_NS: u64 = 1_000_000;
 const END_PAUSES_MAX: u32 = 1_000;
@@ -58,6 +64,14 @@ pub(crate) struct Intents {
     allocator: RefCell<Option<Rc<NodeAllocator>>>,
     servers: RefCell<Vec<Pages>>,
     page_bytes: Cell<u64>,
+    dead: RefCell<Dead>,
+}
+
+/// Compute nodes that are dead, and fenced, as the control plane said when it was asked last.
+#[derive(Default)]
+struct Dead {
+    ids: Arc<[u16]>,
+    ask_from_ns: u64,
 }
 
 /// The pages of one server.
@@ -148,6 +162,7 @@ impl Intents {
             allocator: RefCell::new(Some(allocator)),
             servers: RefCell::default(),
             page_bytes: Cell::default(),
+            dead: RefCell::default(),
         })
     }
 
@@ -165,6 +180,18 @@ impl Intents {
     pub(crate) fn take(self: &Rc<Self>, server: ServerId) -> Option<Slot> {
         let place = self.at_server(server, |pages| pages.free.pop())?;
         Some(Slot { of: Rc::clone(self), server, place })
+    }
+
+    /// Yields the ids of the dead, ascending. The control plane is asked now and then, and not for each page.
+    async fn dead<V: Verbs>(&self, verbs: &V) -> Arc<[u16]> {
+        if verbs.now() >= self.dead.borrow().ask_from_ns {
+            match verbs.control().dead().await {
+                Ok(ids) => self.dead.borrow_mut().ids = ids,
+                Err(error) => tracing::debug!(%error, "it cannot be found out which compute nodes are dead"),
+            }
+            self.dead.borrow_mut().ask_from_ns = verbs.now() + DEAD_AGAIN_NS;
+        }
+        Arc::clone(&self.dead.borrow().ids)
     }
 
     fn at_server<T>(&self, server: ServerId, change: impl FnOnce(&mut Pages) -> T) -> T {
@@ -243,12 +270,22 @@ async fn get_page<V: Verbs>(verbs: &V, intents: &Rc<Intents>, server: ServerId) 
     let unlisted = intents.at_server(server, |pages| pages.unlisted);
     if unlisted.is_none() {
         let Some(pages) = page::list(verbs, intents.head).await? else { return Ok(false) };
-        for page in pages.into_iter().filter(|page| is_to_be_had(intents, *page, server, shape)) {
-            let was = page::change_owner(verbs, page.at, Owner::NONE, owner).await?;
-            // Its own word: an attempt before had taken the page, or a table that was this one's like before it.
-            if was == Owner::NONE || was == owner {
-                page::clear(verbs, page.at, page.shape).await?;
-                intents.add(page.at, page.shape);
+        let (own, others) = pages
+            .into_iter()
+            .filter(|page| page.at.server() == server && page.shape.slot_bytes >= shape.slot_bytes)
+            .partition::<Vec<_>, _>(|page| [Owner::NONE, owner].contains(&page.owner));
+        let is_known =
+            |at| intents.at_server(server, |pages| pages.listed.iter().any(|(page, _)| *page == at));
+        for page in own.into_iter().filter(|page| !is_known(page.at)) {
+            if take_page(verbs, intents, page, Owner::NONE).await? {
+                return Ok(true);
+            }
+        }
+        for page in others {
+            if is_left_by_the_dead(verbs, intents, page).await?
+                && take_page(verbs, intents, page, page.owner).await?
+            {
+                tracing::debug!(name: "lock.intent.inherited", page = %page.at, "a dead node's page is used again");
                 return Ok(true);
             }
         }
@@ -272,11 +309,33 @@ async fn get_page<V: Verbs>(verbs: &V, intents: &Rc<Intents>, server: ServerId) 
     Ok(true)
 }
 
-/// Tells whether that page can be taken: it is free, or of a table that had this one's name before it.
-fn is_to_be_had(intents: &Intents, page: Page, server: ServerId, shape: Shape) -> bool {
-    let is_known = || intents.at_server(server, |pages| pages.listed.iter().any(|(at, _)| *at == page.at));
-    let is_fit = page.at.server() == server && page.shape.slot_bytes >= shape.slot_bytes;
-    is_fit && (page.owner == Owner::NONE || page.owner == intents.owner && !is_known())
+/// Makes a page of the list this table's, if it still is `from`'s: two round trips.
+async fn take_page<V: Verbs>(verbs: &V, intents: &Intents, page: Page, from: Owner) -> Result<bool, Failed> {
+    let was = page::change_owner(verbs, page.at, from, intents.owner).await?;
+    // Its own word: an attempt before had taken the page, or a table that was this one's like before it.
+    let is_taken = was == from || was == intents.owner;
+    if is_taken {
+        page::clear(verbs, page.at, page.shape).await?;
+        intents.add(page.at, page.shape);
+    }
+    Ok(is_taken)
+}
+
+/// Tells whether a page's owner is dead, and no lock has the word of an intent that is in it: a round trip, and one
+/// more for each intent.
+async fn is_left_by_the_dead<V: Verbs>(verbs: &V, intents: &Intents, page: Page) -> Result<bool, Failed> {
+    if intents.dead(verbs).await.binary_search(&page.owner.node()).is_err() {
+        return Ok(false);
+    }
+    for slot in page::read_slots(verbs, page).await? {
+        if let Some((lock, word)) = intent::under(&slot)
+            && page::read_word(verbs, lock).await? == word.to_bits()
+        {
+            tracing::debug!(name: "lock.intent.needed", page = %page.at, %lock, "a dead node's lock awaits its taker");
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 async fn allocate(intents: &Intents, server: ServerId, shape: Shape) -> Option<Allocated> {

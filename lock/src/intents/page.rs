@@ -166,7 +166,8 @@ pub(crate) async fn read_slots<V: Verbs>(verbs: &V, page: Page) -> Result<Vec<Ve
     Ok(read[HEADER_BYTES as usize..bytes].chunks_exact(slot_bytes).map(<[u8]>::to_vec).collect())
 }
 
-async fn read_word<V: Verbs>(verbs: &V, at: RemotePtr) -> Result<u64, Failed> {
+/// READs a word: one round trip.
+pub(crate) async fn read_word<V: Verbs>(verbs: &V, at: RemotePtr) -> Result<u64, Failed> {
     let buf = verbs.read(&Meter::default(), at, WORD_BYTES).await?.into_buf();
     Ok(u64::from_le_bytes(buf[..WORD_BYTES].try_into().expect("eight bytes")))
 }

@@ -2,7 +2,7 @@
 //! over. No node stays torn, no update that was acknowledged is lost, and a lock is either free in the end or says why
 //! it is not.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -483,4 +483,35 @@ fn pages_are_used_again() {
         tables = world.attach_with_intents(config(Style::FAST));
     }
     assert_eq!(pages, 64 + 7 * 256, "one page");
+}
+
+/// The pages of a compute node that is dead go to others, but not while one of its intents may be needed.
+#[test]
+fn pages_of_the_dead_are_used_again() {
+    for is_dead in [false, true] {
+        let world = Style::FAST.world(5, 4, 1);
+        let tables = world.attach_with_intents(config(Style::FAST));
+        let clients: Vec<_> = (0..4).map(|word| Client::new(&tables[word], word, Style::FAST)).collect();
+        add(&world, &clients[..1], 1);
+        world.run();
+        world.die(1, Fault { verbs: 1, lines: 0b1, gone: false });
+        add(&world, &clients[..1], 1);
+        world.run_with_the_dead();
+        if is_dead {
+            world.set_dead(&[1]);
+        }
+        let needs_memory = |place: usize, of: u64| {
+            let client = clients[place].clone();
+            let is_taken = Rc::new(Cell::new(None));
+            let done = Rc::clone(&is_taken);
+            world.spawn(
+                async move { done.set(Some(client.add_one(&Meter::default(), node(of)).await.is_ok())) },
+            );
+            world.run_with_the_dead();
+            (tables[place].1.intent_bytes() > 0, is_taken.get().expect("it is over"))
+        };
+        assert_eq!(needs_memory(1, 9), (true, true), "node 0 is half written: its intent is needed");
+        assert_eq!(needs_memory(2, 0), (true, is_dead), "node 0 is finished, if its writer is dead");
+        assert_eq!(needs_memory(3, 9), (!is_dead, true), "the dead node's page");
+    }
 }
