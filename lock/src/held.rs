@@ -423,6 +423,18 @@ impl<V: Verbs> Held<V> {
         self.has_whole_steps = true;
     }
 
+    /// Tells whether what is about to be written under this lock is recorded, where a dead writer would leave it torn.
+    ///
+    /// ```
+    /// # farwood_doctest::locks!(|shard, locks, node, meter| {
+    /// let held = locks.acquire(&meter, node).await?;
+    /// assert!(!held.keeps_intents(), "these locks have no memory for intents");
+    /// # });
+    /// ```
+    pub fn keeps_intents(&self) -> bool {
+        self.table.intents.is_some()
+    }
+
     /// Declares that the coming release also writes what lies right behind an embedded lock word, in its line: these
     /// bytes of the chain's buffer, in which the word's place is the 8 bytes before them, of any content before and
     /// after. The unlock and they are one WRITE, the last of the chain; if the lock is not cleared behind the

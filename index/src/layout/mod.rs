@@ -39,7 +39,7 @@ use smallvec::SmallVec;
 pub use block::{BlockFormat, BlockPtr, BlockView};
 pub use header::{Glimpse, Header, Kind, NodeHeader, Position, glimpse, kind_of, mark_freed};
 pub use inner::{InnerLayout, InnerRoute, InnerView};
-pub use leaf::{Entry, Found, LeafLayout, LeafLookup, LeafView};
+pub use leaf::{Entry, Found, LeafLayout, LeafLookup, LeafView, tail_first};
 pub use slot_order::SlotOrder;
 pub use stream::{LINE_BYTES, StreamRange, make_contiguous};
 pub use version::{EntryVersion, NodeVersion, bump_node_version, wrap_ns};

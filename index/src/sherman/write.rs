@@ -7,7 +7,7 @@ use farwood_runtime::{Buf, Chain, Meter, RemotePtr, Verbs};
 
 use super::Tree;
 use crate::error::{AccessError, WriteError};
-use crate::layout::{LeafLayout, LeafLookup, Patch, bump_node_version};
+use crate::layout::{LeafLayout, LeafLookup, Patch, bump_node_version, tail_first};
 use crate::step::Step;
 use crate::write_op::WriteOp;
 
@@ -16,6 +16,8 @@ use crate::write_op::WriteOp;
 pub(super) enum Plan {
     /// These ranges of the image, which was changed, are to be written.
     Patch(Patch),
+    /// As are these, which put the key into a vacancy.
+    Insert(Patch),
     /// The leaf has no vacancy: it must be split.
     Split,
     /// The operation has no effect.
@@ -38,7 +40,7 @@ pub(super) fn plan(layout: &LeafLayout, image: &mut [u8], key: &[u8], op: WriteO
         (Some(slot), WriteOp::Remove) => Plan::Patch(layout.clear_entry(image, slot)),
         (None, WriteOp::Put(value) | WriteOp::Insert(value)) => {
             match layout.view(image).map(|leaf| leaf.vacancy()) {
-                Ok(Some(slot)) => Plan::Patch(layout.write_entry(image, slot, key, value)),
+                Ok(Some(slot)) => Plan::Insert(layout.write_entry(image, slot, key, value)),
                 Ok(None) => Plan::Split,
                 Err(rejection) => return Step::after(rejection),
             }
@@ -68,6 +70,14 @@ impl<V: Verbs> Tree<V> {
             let (held, mut image) = self.lock_leaf(meter, at.ptr).await?;
             match plan(self.leaf(), &mut image, key, op) {
                 Step::Done(Plan::Patch(patch)) => {
+                    self.write_back(meter, held, image, patch).await?;
+                    return Ok(true);
+                }
+                Step::Done(Plan::Insert(mut patch)) => {
+                    if held.keeps_intents() {
+                        // A WRITE more is less than an intent.
+                        tail_first(&mut patch);
+                    }
                     self.write_back(meter, held, image, patch).await?;
                     return Ok(true);
                 }
@@ -169,7 +179,7 @@ mod tests {
     #[test]
     fn every_write_op_on_a_present_and_an_absent_key() {
         let one: &[(&[u8], &[u8])] = &[(b"c", b"1")];
-        let patched = |step: &Step<Plan>| matches!(step, Step::Done(Plan::Patch(_)));
+        let patched = |step: &Step<Plan>| matches!(step, Step::Done(Plan::Patch(_) | Plan::Insert(_)));
         for (entries, op, applied, after) in [
             (one, WriteOp::Put(b"2"), true, Some(b"2")),
             (one, WriteOp::Insert(b"2"), false, Some(b"1")),

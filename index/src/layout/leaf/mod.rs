@@ -55,6 +55,7 @@ use super::version::{self, EntryVersion};
 use super::{LayoutError, MAX_VALUE_BYTES, MIN_SLOTS, Sizing, check_key_bytes};
 
 pub use lookup::{Found, LeafLookup};
+pub use patch::tail_first;
 pub use view::{Entry, LeafView};
 
 const HEAD_BYTES: usize = 1;

@@ -9,9 +9,9 @@ use crate::layout::stream::{self, LINE_BYTES, StreamRange};
 use crate::layout::version::{self, EntryVersion};
 
 impl LeafLayout {
-    /// Puts `key` and `value` into `slot`, a vacancy or the slot that holds the key already, and increments the
-    /// entry's version in all of its lines. The image must be whole (a view of it has been made) and the node
-    /// locked. Lengths beyond the layout's, or a slot that does not exist, panic.
+    /// Puts `key` and `value` into `slot`, a vacancy or the slot that holds the key already, and gives the entry a
+    /// version that none of its lines has. The image must be whole (a view of it has been made) and the node locked.
+    /// Lengths beyond the layout's, or a slot that does not exist, panic.
     ///
     /// Returns the bytes to send: the fingerprint's word, unless that stays the same, as in an update, and then the
     /// entry.
@@ -27,8 +27,12 @@ impl LeafLayout {
     pub fn write_entry(&self, image: &mut [u8], slot: usize, key: &[u8], value: &[u8]) -> Patch {
         self.check_slot(image, slot);
         let entry = self.entry(slot);
-        let head = stream::byte(image, entry.start());
-        self.store(image, slot, key, value, EntryVersion::from_bits(head).next());
+        // A writer that has died may have left the next version beyond the head's line (`tail_first`).
+        let last = match entry.further_lines().last() {
+            Some(line) => version::entry_version(image, line),
+            None => EntryVersion::from_bits(stream::byte(image, entry.start())),
+        };
+        self.store(image, slot, key, value, last.next());
         let mut patch = Patch::new();
         patch.extend(self.set_fingerprint(image, slot, fingerprint(key)));
         patch.push(entry.write_range());
@@ -114,6 +118,35 @@ impl LeafLayout {
     fn check_slot(&self, image: &[u8], slot: usize) {
         self.check_len(image);
         assert!(slot < self.slots, "there is no such slot");
+    }
+}
+
+/// Divides the WRITE of an entry that goes from one line into the next, of a patch that puts a key into a vacancy: what
+/// is beyond the head's line goes first. Then the leaf is whole between any two WRITEs, as the slot stays a vacancy
+/// until its head is there: a writer that dies in between has left bytes that no reader looks at.
+///
+/// ```text
+///   WRITE fingerprint, WRITE tail ✗ dies       the slot is vacant     next entry: a version that neither line has
+///   WRITE fingerprint, WRITE tail, WRITE head ✗ dies                  the key is in the leaf
+/// ```
+///
+/// ```
+/// # use farwood_index::layout::tail_first;
+/// # farwood_doctest::leaf!(|layout, image| {
+/// layout.clear_entry(&mut image, 1);
+/// let mut patch = layout.write_entry(&mut image, 1, b"berta", b"2");
+/// tail_first(&mut patch);
+/// let lines: Vec<_> = patch.iter().map(|bytes| bytes.start / 64).collect();
+/// assert_eq!(lines, [0, 1, 0], "fingerprint, tail, head");
+/// # });
+/// ```
+pub fn tail_first(patch: &mut Patch) {
+    let Some(entry) = patch.last_mut() else { return };
+    let end = (entry.start / LINE_BYTES + 1) * LINE_BYTES;
+    if (end + 1..=end + LINE_BYTES).contains(&entry.end) {
+        let tail = end..entry.end;
+        entry.end = end;
+        patch.insert(patch.len() - 1, tail);
     }
 }
 

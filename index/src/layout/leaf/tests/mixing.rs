@@ -7,12 +7,12 @@ use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
 use rand::{Rng, SeedableRng};
 
-use super::{excerpt, gather, get, header};
+use super::{apply, excerpt, gather, get, header};
 use crate::layout::SlotOrder;
 use crate::layout::leaf::{Entry, LeafLayout, LeafLookup};
 use crate::layout::stream::LINE_BYTES;
 use crate::layout::version::{self, EntryVersion};
-use crate::layout::{NodeHeader, Patch, Rejection, bump_node_version};
+use crate::layout::{NodeHeader, Patch, Rejection, bump_node_version, tail_first};
 
 /// Legal result of a lookup.
 type Answer = Option<Vec<u8>>;
@@ -293,6 +293,54 @@ fn a_key_that_was_found_is_not_absent_afterwards() {
             }
         }
     }
+}
+
+/// A client that inserts dies after any of its WRITEs: the leaf is whole, without its key, and neither then nor when
+/// the slot has another entry does a reader take the tail that it has left for a part of an entry.
+#[test]
+fn what_dead_writers_leave_of_an_entry_is_never_read() {
+    let (mut rng, mut tails) = (SmallRng::seed_from_u64(7), 0);
+    for (slots, max_key, max_value) in SHAPES {
+        let layout = LeafLayout::for_slots(slots, max_key, max_value).unwrap();
+        for slot in 0..slots {
+            let [old, dead, new] = [slot, slots, slots + 1].map(|n| (key(&layout, n), value(&layout, n)));
+            let mut image = full_leaf(&layout, 5);
+            let mut history = vec![image.clone()];
+            let removed = layout.clear_entry(&mut image, slot);
+            become_visible(&mut history, &removed, &image, &mut rng);
+            for _ in 0..3 {
+                image = history.last().unwrap().clone();
+                let mut patch = layout.write_entry(&mut image, slot, &dead.0, &dead.1);
+                tail_first(&mut patch);
+                assert_eq!(
+                    apply(&patch, history.last().unwrap(), &image),
+                    image,
+                    "the patch is all that has changed"
+                );
+                if patch.iter().any(|range| range.start / LINE_BYTES != (range.end - 1) / LINE_BYTES) {
+                    break;
+                }
+                tails += usize::from(patch.len() == 3);
+                for write in &patch[..patch.len() - 1] {
+                    become_visible(&mut history, &Patch::from_iter([write.clone()]), &image, &mut rng);
+                    let left = history.last().unwrap();
+                    assert!(!check(&layout, left, &dead.0, &[None]), "the leaf is whole");
+                }
+            }
+            image = history.last().unwrap().clone();
+            let inserted = layout.write_entry(&mut image, slot, &new.0, &new.1);
+            become_visible(&mut history, &inserted, &image, &mut rng);
+            let images: Vec<&[u8]> = history.iter().map(|image| &image[..]).collect();
+            for _ in 0..300 {
+                let mixture = mix(&images, |_| rng.random_range(0..images.len()));
+                check(&layout, &mixture, &dead.0, &[None]);
+                check(&layout, &mixture, &old.0, &[None, Some(old.1.clone())]);
+                check(&layout, &mixture, &new.0, &[None, Some(new.1.clone())]);
+            }
+            assert_eq!(get(&layout, &image, &new.0), Ok(Some(new.1)));
+        }
+    }
+    assert!(tails > 0, "no entry goes over a line's end");
 }
 
 /// The tests above can fail: without EV (all set to the head's, which hides every difference) a lookup of a
