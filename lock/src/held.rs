@@ -578,16 +578,13 @@ impl<V: Verbs> Held<V> {
             false if combine => UnlockMode::Unlocked,
             false => UnlockMode::UnlockLater,
         };
-        let (mut behind, mut recorded) = (self.take_behind(), false);
+        let (behind, mut recorded) = (self.take_behind(), false);
+        let own_bytes = chain.buffer().map(|buf| buf.len());
         if self.table.intents.is_some() {
-            match self.record(&chain, claim, behind.clone()) {
+            match self.record(&mut chain, claim, behind.as_ref()) {
                 Record::Needless => {}
                 Record::Unsayable => Box::pin(self.record_nothing(meter, claim)).await?,
-                Record::Whole(record) => {
-                    (behind, recorded) = (record.behind, true);
-                    let own = std::mem::replace(&mut chain, record.chain).into_buffer();
-                    self.promised_slot().park(own);
-                }
+                Record::Whole => recorded = true,
             }
         }
         match (mode, behind) {
@@ -604,11 +601,7 @@ impl<V: Verbs> Held<V> {
             true => chain.into_buffer(),
             false => {
                 self.depart(meter, chain, pending);
-                let mut buf = poll_fn(|cx| self.poll_releasing(meter, cx)).await?;
-                if recorded {
-                    self.unpark(&mut buf);
-                }
-                buf
+                without_intent(poll_fn(|cx| self.poll_releasing(meter, cx)).await?, own_bytes)
             }
         };
         if mode == UnlockMode::UnlockLater {
@@ -750,6 +743,13 @@ impl<V: Verbs> Held<V> {
             self.table.give_back(self.lock, ticket, kept);
         }
     }
+}
+
+/// Yields the buffer of a release, which had so many bytes, if it had one, as it was before its intent was added.
+fn without_intent(buf: Option<Buf>, own_bytes: Option<usize>) -> Option<Buf> {
+    let (mut buf, bytes) = buf.zip(own_bytes)?;
+    buf.truncate(bytes);
+    Some(buf)
 }
 
 /// Adds READs of those parts of a node, each to where it is in the node.

@@ -24,6 +24,10 @@ pub const BUFFER_BYTES_MAX: usize = 1 << (CLASS_SHIFT_MIN as usize + CLASSES - 1
 const ARENA_BYTES_MIN: usize = 64 << 10;
 const ARENA_ALIGN: usize = 4096;
 const HUGE_PAGE_BYTES: usize = 2 << 20;
+/// Bytes that small buffers have beyond their class, for what is appended to them ([`Buf::extend`]).
+const ROOM_BYTES: usize = 256;
+/// The largest class with that room.
+const ROOMY_BYTES_MAX: usize = 8 << 10;
 /// Bytes of unleased buffers that a class keeps; about twice as much between two checks.
 const RETAINED_BYTES: usize = 16 << 20;
 
@@ -145,11 +149,11 @@ impl Default for BufferPool {
 impl Shelves {
     #[cold]
     fn grow(&self, class: usize) -> NonNull<u8> {
-        let piece = 1usize << (class as u32 + CLASS_SHIFT_MIN);
+        let piece = piece_bytes(class);
         let bytes = piece.max(self.arena_bytes_min);
         let huge = bytes.is_multiple_of(HUGE_PAGE_BYTES);
         let align = if huge { HUGE_PAGE_BYTES } else { ARENA_ALIGN };
-        let layout = Layout::from_size_align(bytes, align).expect("a power of two below isize::MAX");
+        let layout = Layout::from_size_align(bytes, align).expect("it is far below isize::MAX");
         let start = if huge { allocate_huge(layout) } else { allocate(layout) };
         let Some(start) = NonNull::new(start) else { handle_alloc_error(layout) };
         self.arenas.borrow_mut().push(Arena { start, layout, class });
@@ -171,7 +175,7 @@ impl Shelves {
     /// Gives arenas that are free as a whole back to the system, but for what is retained.
     #[cold]
     fn shrink(&self, class: usize, free: &mut Vec<NonNull<u8>>) {
-        let piece = 1usize << (class as u32 + CLASS_SHIFT_MIN);
+        let piece = piece_bytes(class);
         // Devices do not deregister arenas.
         if self.arena_bytes_min == HUGE_PAGE_BYTES || free.len() * piece < RETAINED_BYTES {
             return;
@@ -185,7 +189,7 @@ impl Shelves {
             }
             let from = free.partition_point(|piece| *piece < arena.start);
             let until = from + free[from..].partition_point(|piece| piece.as_ptr().addr() < end);
-            if (until - from) * piece != bytes {
+            if until - from != bytes / piece {
                 return true;
             }
             left -= bytes;
@@ -239,6 +243,12 @@ fn class_of(bytes: usize) -> usize {
     shift.saturating_sub(CLASS_SHIFT_MIN) as usize
 }
 
+/// Yields the bytes of a class's buffers.
+fn piece_bytes(class: usize) -> usize {
+    let bytes = 1usize << (class as u32 + CLASS_SHIFT_MIN);
+    if bytes <= ROOMY_BYTES_MAX { bytes + ROOM_BYTES } else { bytes }
+}
+
 /// A leased buffer. It goes back to its pool when it is dropped.
 ///
 /// ```
@@ -254,6 +264,39 @@ pub struct Buf {
     len: u32,
     class: u8,
     shelves: Rc<Shelves>,
+}
+
+impl Buf {
+    /// Lengthens the buffer where it is, if there is room for so many bytes more; yields whether there is. They hold
+    /// whatever their last user left there.
+    ///
+    /// ```
+    /// # use farwood_runtime::BufferPool;
+    /// let mut buf = BufferPool::new().lease(64);
+    /// assert!(buf.extend(100) && buf.len() == 164);
+    /// assert!(!buf.extend(1000) && buf.len() == 164);
+    /// ```
+    #[inline]
+    pub fn extend(&mut self, bytes: usize) -> bool {
+        let fits = bytes <= piece_bytes(self.class as usize) - self.len as usize;
+        if fits {
+            self.len += bytes as u32;
+        }
+        fits
+    }
+
+    /// Shortens the buffer to its first `bytes` bytes, if it has more.
+    ///
+    /// ```
+    /// # use farwood_runtime::BufferPool;
+    /// let mut buf = BufferPool::new().lease(64);
+    /// buf.truncate(8);
+    /// assert_eq!(buf.len(), 8);
+    /// ```
+    #[inline]
+    pub fn truncate(&mut self, bytes: usize) {
+        self.len = self.len.min(bytes as u32);
+    }
 }
 
 #[cfg(feature = "verbs")]

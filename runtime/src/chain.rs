@@ -205,6 +205,27 @@ impl Chain {
         self.push(at, Op::Write { at: at.offset(), from, len })
     }
 
+    /// Inserts a WRITE of that range of the buffer to `at` in front of the verb at `place`. It is not fenced.
+    ///
+    /// ```
+    /// # use farwood_runtime::chain::{Chain, Op};
+    /// # use farwood_runtime::{BufferPool, RemotePtr, ServerId};
+    /// # let at = RemotePtr::new(ServerId(0), 4096);
+    /// let mut chain = Chain::with_buffer(at.server(), BufferPool::new().lease(64));
+    /// chain.write_word(at, 7);
+    /// chain.insert_write(0, at.add(64), 0..64);
+    /// assert!(matches!(chain.verbs()[0].op, Op::Write { at: 4160, .. }));
+    /// ```
+    ///
+    /// # Panics
+    /// If there are fewer verbs than that.
+    pub fn insert_write(&mut self, place: usize, at: RemotePtr, local: Range<usize>) {
+        let next = std::mem::take(&mut self.next);
+        self.write(at, local);
+        self.next = next;
+        self.verbs[place..].rotate_right(1);
+    }
+
     /// Appends a WRITE of one word to `at`, without the buffer.
     ///
     /// ```
@@ -387,6 +408,32 @@ impl Chain {
     /// ```
     pub fn buffer(&self) -> Option<&Buf> {
         self.buf.as_ref()
+    }
+
+    /// Puts another buffer, or none, in the place of the chain's; yields that. The verbs stay as they are: they name the
+    /// same ranges of the other one, which is to have them.
+    ///
+    /// ```
+    /// # use farwood_runtime::{BufferPool, Chain, ServerId};
+    /// let pool = BufferPool::new();
+    /// let mut chain = Chain::with_buffer(ServerId(0), pool.lease(64));
+    /// let small = chain.replace_buffer(Some(pool.lease(128)));
+    /// assert_eq!((small.map(|buf| buf.len()), chain.buffer().map(|buf| buf.len())), (Some(64), Some(128)));
+    /// ```
+    pub fn replace_buffer(&mut self, buf: Option<Buf>) -> Option<Buf> {
+        std::mem::replace(&mut self.buf, buf)
+    }
+
+    /// Returns the verbs, and the buffer to be changed: what they have in it may be copied.
+    ///
+    /// ```
+    /// # use farwood_runtime::{BufferPool, Chain, ServerId};
+    /// let mut chain = Chain::with_buffer(ServerId(0), BufferPool::new().lease(64));
+    /// let (verbs, buf) = chain.parts_mut();
+    /// assert!(verbs.is_empty() && buf.is_some());
+    /// ```
+    pub fn parts_mut(&mut self) -> (&[Verb], Option<&mut Buf>) {
+        (&self.verbs, self.buf.as_mut())
     }
 
     pub(crate) fn take_buffer(&mut self) -> Option<Buf> {

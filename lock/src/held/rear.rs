@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use farwood_runtime::{Buf, Chain, Meter, RemotePtr, Verbs};
 
-use super::{Held, LINE_BYTES, PendingRelease, UnlockMode};
+use super::{Held, LINE_BYTES, PendingRelease, UnlockMode, without_intent};
 use crate::error::LockError;
 use crate::word::WORD_BYTES;
 
@@ -64,12 +64,12 @@ impl<V: Verbs> Held<V> {
         assert_eq!(self.unpublished, 0, "there is one WRITE only, to the locked node");
         let mode = if self.passes_on(claim) { UnlockMode::Kept } else { UnlockMode::Unlocked };
         let pending = PendingRelease { claim, mode, unpublished: 0, recorded: false };
+        let own_bytes = buf.len();
         match self.table.intents.is_some() {
             true => self.depart_recorded(meter, buf, data, pending),
             false => self.depart(meter, self.rear_chain(buf, data, None, pending), pending),
         }
-        let mut buf = poll_fn(|cx| self.poll_releasing(meter, cx)).await?;
-        self.unpark(&mut buf);
+        let buf = without_intent(poll_fn(|cx| self.poll_releasing(meter, cx)).await?, Some(own_bytes));
         self.part(mode, claim);
         Ok(buf.expect("the chain was posted with a buffer"))
     }

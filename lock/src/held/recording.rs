@@ -40,14 +40,8 @@ pub(super) enum Record {
     Needless,
     /// One of which nothing can be said, but that the node may be torn: it goes ahead, in a chain of its own.
     Unsayable,
-    Whole(Recorded),
-}
-
-/// A release whose chain begins with the intent, behind what is unpublished.
-pub(super) struct Recorded {
-    pub(super) chain: Chain,
-    /// See [`Held::with_words_behind`], in the chain's buffer.
-    pub(super) behind: Option<Range<usize>>,
+    /// In the chain, behind what is unpublished, and in its buffer, behind what was there.
+    Whole,
 }
 
 impl<V: Verbs> Held<V> {
@@ -101,10 +95,10 @@ impl<V: Verbs> Held<V> {
         Ok(())
     }
 
-    /// Yields the chain of a release with its intent, if it needs one. `chain` has all WRITEs but the unlock, and what
-    /// is behind the word.
+    /// Adds the intent of a release to its chain, if it needs one. `chain` has all WRITEs but the unlock, and what is
+    /// behind the word in its buffer ([`Held::with_words_behind`]).
     #[inline(never)]
-    pub(super) fn record(&self, chain: &Chain, claim: Claim, behind: Option<Range<usize>>) -> Record {
+    pub(super) fn record(&self, chain: &mut Chain, claim: Claim, behind: Option<&Range<usize>>) -> Record {
         let (prefix, node) = chain.verbs().split_at(usize::from(self.unpublished).min(chain.verbs().len()));
         // The usual case, without a list: few WRITEs, none of which can be torn.
         let is_single = behind.is_none() && (self.has_whole_steps || node.len() < 2);
@@ -112,41 +106,46 @@ impl<V: Verbs> Held<V> {
         {
             return Record::Needless;
         }
-        let Some(mut patches) = patches_of(node) else { return Record::Unsayable };
-        let behind_bytes = behind.as_ref().map_or(0, |behind| behind.len());
-        if behind_bytes > 0 {
-            patches.push(Patch { at: self.lock.offset() + WORD_BYTES as u64, bytes: behind_bytes });
+        let (Some(mut patches), place) = (patches_of(node), prefix.len()) else { return Record::Unsayable };
+        if let Some(behind) = behind {
+            patches.push(Patch { at: self.lock.offset() + WORD_BYTES as u64, bytes: behind.len() });
         }
         if !self.has_to_record(&patches, claim) {
             return Record::Needless;
         }
         let intent = self.intent_bytes(&patches);
-        let prefix_bytes: usize = prefix.iter().map(|verb| bytes_of(verb.op)).sum();
-        let source = chain.buffer().map_or(&[][..], |buf| &buf[..]);
-        let data_at = intent.map_or(UNRECORDED_BYTES, |_| intent::data_begins(&patches));
-        let data_end = data_at + patches.iter().map(|patch| patch.bytes).sum::<usize>();
-        // The word's place, and once more what is behind it: the unlock writes both.
-        let behind_at = data_end + WORD_BYTES;
-        let prefix_at = behind_at + behind_bytes;
-        let mut buf = self.table.verbs.lease(prefix_at + prefix_bytes);
-        let mut at = data_at;
-        for verb in node {
-            at += copy(verb.op, source, &mut buf[at..]);
+        let bytes = intent.unwrap_or(UNRECORDED_BYTES);
+        let (buf, start) = self.with_room(chain.replace_buffer(None), bytes);
+        chain.replace_buffer(Some(buf));
+        let (verbs, buf) = chain.parts_mut();
+        let buf = buf.expect("it has one now");
+        if intent.is_some() {
+            let mut at = start + intent::data_begins(&patches);
+            for verb in &verbs[place..] {
+                at += copy(verb.op, buf, at);
+            }
+            if let Some(behind) = behind {
+                buf.copy_within(behind.clone(), at);
+            }
         }
-        if let Some(behind) = &behind {
-            buf[at..data_end].copy_from_slice(&source[behind.clone()]);
-            buf[behind_at..prefix_at].copy_from_slice(&source[behind.clone()]);
+        self.fill(&mut buf[start..start + bytes], &patches, intent.is_some(), claim);
+        chain.insert_write(place, self.promised_slot().at(), start..start + bytes);
+        Record::Whole
+    }
+
+    /// Lengthens a buffer by `bytes`, or puts a larger one with its content in its place; yields also where they begin.
+    fn with_room(&self, buf: Option<Buf>, bytes: usize) -> (Buf, usize) {
+        let before = buf.as_ref().map_or(0, |buf| buf.len());
+        let start = before.next_multiple_of(WORD_BYTES);
+        if let Some(mut buf) = buf {
+            if buf.extend(start - before + bytes) {
+                return (buf, start);
+            }
+            let mut larger = self.table.verbs.lease(start + bytes);
+            larger[..before].copy_from_slice(&buf);
+            return (larger, start);
         }
-        at = prefix_at;
-        for verb in prefix {
-            at += copy(verb.op, source, &mut buf[at..]);
-        }
-        let written = self.fill(&mut buf, &patches, intent, claim);
-        let mut built = Chain::with_buffer(chain.server(), buf);
-        add_writes(&mut built, prefix, prefix_at);
-        self.add_intent(&mut built, 0..written);
-        add_writes(&mut built, node, data_at);
-        Record::Whole(Recorded { chain: built, behind: behind.map(|_| behind_at..prefix_at) })
+        (self.table.verbs.lease(bytes), 0)
     }
 
     /// Posts the chain of a release of a rear lock, with its intent, if it needs one. Apart from the release, which is
@@ -165,25 +164,16 @@ impl<V: Verbs> Held<V> {
             return self.depart(meter, self.rear_chain(buf, data, None, pending), pending);
         }
         let intent = self.intent_bytes(&patches);
-        let data_at = intent.map_or(UNRECORDED_BYTES, |_| intent::data_begins(&patches));
-        let data_end = data_at + data.len();
-        let mut copy = self.table.verbs.lease(data_end + WORD_BYTES);
-        copy[data_at..data_end].copy_from_slice(&buf[data]);
-        let written = self.fill(&mut copy, &patches, intent, claim);
-        self.promised_slot().park(Some(buf));
+        let bytes = intent.unwrap_or(UNRECORDED_BYTES);
+        let (mut buf, start) = self.with_room(Some(buf), bytes);
+        if intent.is_some() {
+            buf.copy_within(data.clone(), start + intent::data_begins(&patches));
+        }
+        self.fill(&mut buf[start..start + bytes], &patches, intent.is_some(), claim);
         pending.recorded = true;
-        let mut chain = self.rear_chain(copy, data_at..data_end, Some(0..written), pending);
+        let mut chain = self.rear_chain(buf, data, Some(start..start + bytes), pending);
         self.end_record(&mut chain, pending);
         self.depart(meter, chain, pending);
-    }
-
-    /// Puts the buffer that a client gave for its release in the place of the one that its chain has come back with, if
-    /// that had a copy.
-    #[inline]
-    pub(super) fn unpark(&self, buf: &mut Option<Buf>) {
-        if let Some(slot) = &self.slot {
-            slot.unpark(buf);
-        }
     }
 
     /// Adds the WRITE of an intent.
@@ -220,25 +210,20 @@ impl<V: Verbs> Held<V> {
         intent::recorded_bytes(patches).filter(|bytes| *bytes <= self.promised_slot().bytes())
     }
 
-    /// Writes the intent in the beginning of the buffer, which has the bytes of the node behind it; yields its bytes.
-    fn fill(&self, buf: &mut Buf, patches: &[Patch], intent: Option<usize>, claim: Claim) -> usize {
+    /// Completes an intent, which has the words of the WRITEs already if it is to say which they are.
+    fn fill(&self, intent: &mut [u8], patches: &[Patch], is_said: bool, claim: Claim) {
         let under = Under { lock: self.lock, word: claim.word, vacant: claim.vacant, copies: 0 };
-        match intent {
-            Some(bytes) => {
-                intent::record(&mut buf[..bytes], under, patches);
-                tracing::debug!(name: "lock.intent.recorded", lock = %self.lock, bytes, "an intent is recorded");
-                self.table.counters.count(|stats| {
-                    stats.recorded += 1;
-                    stats.record_bytes += bytes as u64;
-                });
-                bytes
-            }
-            None => {
-                intent::record_nothing(&mut buf[..UNRECORDED_BYTES], under);
-                self.unrecorded();
-                UNRECORDED_BYTES
-            }
+        if !is_said {
+            intent::record_nothing(intent, under);
+            return self.unrecorded();
         }
+        let bytes = intent.len();
+        intent::record(intent, under, patches);
+        tracing::debug!(name: "lock.intent.recorded", lock = %self.lock, bytes, "an intent is recorded");
+        self.table.counters.count(|stats| {
+            stats.recorded += 1;
+            stats.record_bytes += bytes as u64;
+        });
     }
 
     /// Says in the slot that the node may be torn: for a release with a verb that no intent can say. One round trip.
@@ -285,24 +270,13 @@ fn bytes_of(op: Op) -> usize {
     }
 }
 
-/// Copies what a WRITE writes; yields how much that is.
-fn copy(op: Op, source: &[u8], to: &mut [u8]) -> usize {
+/// Copies what a WRITE writes to that place of the buffer; yields how much that is.
+fn copy(op: Op, buf: &mut [u8], to: usize) -> usize {
     let bytes = bytes_of(op);
     match op {
-        Op::Write { from, .. } => to[..bytes].copy_from_slice(&source[from as usize..][..bytes]),
-        Op::WriteWord { word, .. } => to[..bytes].copy_from_slice(&word.to_le_bytes()),
+        Op::Write { from, .. } => buf.copy_within(from as usize..from as usize + bytes, to),
+        Op::WriteWord { word, .. } => buf[to..to + bytes].copy_from_slice(&word.to_le_bytes()),
         Op::Read { .. } | Op::Cas { .. } | Op::MaskedCas { .. } | Op::Faa { .. } => {}
     }
     bytes
-}
-
-/// Adds WRITEs again, whose bytes are in the chain's buffer one after the other.
-fn add_writes(chain: &mut Chain, verbs: &[Verb], mut from: usize) {
-    let server = chain.server();
-    for verb in verbs {
-        let (Op::Write { at, .. } | Op::WriteWord { at, .. }) = verb.op else { continue };
-        let bytes = bytes_of(verb.op);
-        chain.write(Patch { at, bytes }.ptr(server), from..from + bytes);
-        from += bytes;
-    }
 }

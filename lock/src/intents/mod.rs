@@ -22,7 +22,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use farwood_runtime::alloc::{AllocError, Allocated};
-use farwood_runtime::{Buf, FabricError, Failed, NodeAllocator, RemotePtr, ServerId, Verbs};
+use farwood_runtime::{FabricError, Failed, NodeAllocator, RemotePtr, ServerId, Verbs};
 
 use self::page::{HEADER_BYTES, Owner, Page, Shape};
 use crate::intent;
@@ -88,11 +88,10 @@ struct Pages {
 }
 
 /// A place for one intent.
+#[derive(Clone, Copy)]
 struct Place {
     at: RemotePtr,
     bytes: u32,
-    /// See [`Slot::park`].
-    parked: Option<Buf>,
 }
 
 /// A client's right to a place for one intent, which is free again when this is dropped. Two words: each lock that is
@@ -105,23 +104,11 @@ pub(crate) struct Slot {
 
 impl Slot {
     pub(crate) fn at(&self) -> RemotePtr {
-        self.with_place(|place| place.at)
+        self.place().at
     }
 
     pub(crate) fn bytes(&self) -> usize {
-        self.with_place(|place| place.bytes as usize)
-    }
-
-    /// Keeps the buffer of a client whose chain has another one, until that comes back.
-    pub(crate) fn park(&self, buf: Option<Buf>) {
-        self.with_place(|place| place.parked = buf);
-    }
-
-    /// Yields the buffer that was parked in the place of `buf`, if there is one.
-    pub(crate) fn unpark(&self, buf: &mut Option<Buf>) {
-        if let Some(parked) = self.with_place(|place| place.parked.take()) {
-            *buf = Some(parked);
-        }
+        self.place().bytes as usize
     }
 
     /// Leaves what is in it for good: it may be needed when this compute node has died.
@@ -129,17 +116,14 @@ impl Slot {
         std::mem::forget(self);
     }
 
-    fn with_place<T>(&self, use_it: impl FnOnce(&mut Place) -> T) -> T {
-        self.of.at_server(self.server, |pages| use_it(&mut pages.places[self.place as usize]))
+    fn place(&self) -> Place {
+        self.of.at_server(self.server, |pages| pages.places[self.place as usize])
     }
 }
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        self.of.at_server(self.server, |pages| {
-            pages.places[self.place as usize].parked = None;
-            pages.free.push(self.place);
-        });
+        self.of.at_server(self.server, |pages| pages.free.push(self.place));
     }
 }
 
@@ -208,7 +192,7 @@ impl Intents {
             pages.unlisted = None;
             pages.listed.push((page, shape));
             let first = pages.places.len() as u32;
-            let places = shape.slots_of(page).map(|at| Place { at, bytes: shape.slot_bytes, parked: None });
+            let places = shape.slots_of(page).map(|at| Place { at, bytes: shape.slot_bytes });
             pages.places.extend(places);
             pages.free.extend(first..pages.places.len() as u32);
         });
