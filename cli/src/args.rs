@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use clap::builder::{PossibleValue, PossibleValuesParser};
 use clap::error::ErrorKind;
-use clap::{Args, Parser, Subcommand};
+use clap::{ArgAction, Args, Parser, Subcommand};
 use farwood::IndexKind;
 use farwood::runtime::sim::FaultMix;
 use farwood_sim::paper::Experiment;
@@ -18,7 +18,7 @@ pub(crate) use self::cluster::{
     StatArgs, VerbsArgs,
 };
 use crate::error::CliError;
-use crate::units::{parse_count, parse_size, parse_time};
+use crate::units::{parse_count, parse_size, parse_switch, parse_time};
 
 /// Ordered indexes in disaggregated memory: memory servers, indexes on them, benchmarks and simulations.
 #[derive(Debug, Parser)]
@@ -208,8 +208,8 @@ pub(crate) struct BenchArgs {
     pub(crate) cache: u64,
     #[arg(long, value_name = "NAME=on|off", help = kinds::techniques_help())]
     pub(crate) technique: Vec<String>,
-    /// Record what is about to be written to nodes, so that others can take over this node's locks if it dies
-    #[arg(long)]
+    /// Record what is about to be written to nodes, and take over locks of compute nodes that have died
+    #[arg(long, value_name = "on|off", default_value = "on", action = ArgAction::Set, value_parser = parse_switch)]
     pub(crate) intent_log: bool,
     /// Open loop: start that many operations a second, and count latency from the intended start
     #[arg(long, value_name = "OPS", value_parser = parse_count)]

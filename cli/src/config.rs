@@ -247,11 +247,9 @@ impl BenchConfig {
             "warmup_s": self.warmup_ns as f64 / 1e9,
             "rate": self.rate,
             "latency_sampling": self.latency_sampling,
+            "intent_log": self.spec.options().intent_log,
             "version": env!("CARGO_PKG_VERSION"),
         });
-        if self.spec.options().intent_log {
-            config["intent_log"] = json!(true);
-        }
         // serde_json keeps the keys of an object sorted, so equal configurations have equal texts.
         config["digest"] = json!(format!("{:016x}", xxh3_64(config.to_string().as_bytes())));
         config["seed"] = json!(self.seed);

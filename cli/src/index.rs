@@ -7,6 +7,7 @@ use farwood::runtime::CatalogEntry;
 use farwood::{AnyTree, IndexSpec, Limits, NodeContext, Nodes, Switches};
 
 use crate::error::CliError;
+use crate::units::parse_switch;
 
 /// The longest name of an index, in bytes.
 const NAME_BYTES_MAX: usize = 255;
@@ -34,14 +35,7 @@ fn switch(kind: IndexKind, word: &str) -> Result<(&'static str, bool), CliError>
     let Some((name, state)) = word.split_once('=') else {
         return Err(CliError::Usage(format!("--technique {word}: write NAME=on or NAME=off")));
     };
-    let on = match state {
-        "on" => true,
-        "off" => false,
-        _ => {
-            let message = format!("--technique {word}: '{state}' is neither on nor off");
-            return Err(CliError::Usage(message));
-        }
-    };
+    let on = parse_switch(state).map_err(|error| CliError::Usage(format!("--technique {word}: {error}")))?;
     // Both two_level and two-level are what people type.
     let spelled = name.replace('-', "_");
     let known: Vec<_> = kind.techniques().into_iter().map(|(known, _)| known).collect();

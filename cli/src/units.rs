@@ -26,6 +26,15 @@ pub(crate) fn parse_time(text: &str) -> Result<u64, String> {
     parse(text, &TIMES, "a time is a number with us, ms or s")
 }
 
+/// Parses whether something is on or off.
+pub(crate) fn parse_switch(text: &str) -> Result<bool, String> {
+    match text {
+        "on" => Ok(true),
+        "off" => Ok(false),
+        _ => Err(format!("'{text}' is neither on nor off")),
+    }
+}
+
 fn parse(text: &str, units: &[Unit], expected: &str) -> Result<u64, String> {
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);

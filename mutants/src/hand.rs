@@ -588,7 +588,7 @@ const LOCKS: &[Patch] = &[
         name: "the next holder is told when the write-back is posted",
         file: "lock/src/held.rs",
         find: "self.depart(meter, chain, pending);
-                let mut buf = ⟦poll_fn(|cx| self.poll_releasing(meter, cx)).await?⟧",
+                without_intent(⟦poll_fn(|cx| self.poll_releasing(meter, cx)).await?⟧",
         replace: "{ if mode == UnlockMode::Kept { self.give_back(Some(claim)); }
                 poll_fn(|cx| self.poll_releasing(meter, cx)).await? }",
     },
@@ -597,7 +597,7 @@ const LOCKS: &[Patch] = &[
         file: "lock/src/held/rear.rs",
         find: "data, None, pending), pending),
         }
-        let mut buf = ⟦poll_fn(|cx| self.poll_releasing(meter, cx)).await?⟧",
+        let buf = without_intent(⟦poll_fn(|cx| self.poll_releasing(meter, cx)).await?⟧",
         replace: "{ if mode == UnlockMode::Kept { self.give_back(Some(claim)); }
                 poll_fn(|cx| self.poll_releasing(meter, cx)).await? }",
     },

@@ -111,7 +111,7 @@ pub fn needs_fence(earlier: &[Verb], op: Op) -> bool {
 pub struct Chain {
     server: ServerId,
     buf: Option<Buf>,
-    verbs: SmallVec<[Verb; 3]>,
+    verbs: SmallVec<[Verb; 5]>,
     next: Fence,
 }
 
@@ -410,8 +410,8 @@ impl Chain {
         self.buf.as_ref()
     }
 
-    /// Puts another buffer, or none, in the place of the chain's; yields that. The verbs stay as they are: they name the
-    /// same ranges of the other one, which is to have them.
+    /// Puts another buffer, or none, in the place of the chain's; yields that. The verbs stay as they are: they name
+    /// the same ranges of the other one, which is to have them.
     ///
     /// ```
     /// # use farwood_runtime::{BufferPool, Chain, ServerId};

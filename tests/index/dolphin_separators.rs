@@ -176,7 +176,8 @@ impl Site {
         let geometry = Geometry { types, ..GEOMETRY };
         let parties = (0..nodes).map(|node| {
             let host = &*sim.node(node);
-            let options = Options { retries_max: 100, ..Options::default() };
+            // Orders are about locks by their number, and pages of intents are had by CAS as well.
+            let options = Options { retries_max: 100, intent_log: false, ..Options::default() };
             let tree = match node {
                 0 => Dolphin::create(host, NAME, geometry, options).now_or_never(),
                 _ => Dolphin::open(host, NAME, options).now_or_never(),

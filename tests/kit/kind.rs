@@ -67,7 +67,7 @@ impl Mixes for IndexKind {
             mixes.push(switched(self.default_mix(), name, !on));
         }
         mixes.push(self.default_mix().with_options(|options| options.cache_bytes = 1));
-        mixes.push(self.default_mix().with_options(|options| options.intent_log = true));
+        mixes.push(self.default_mix().with_options(|options| options.intent_log = false));
         mixes
     }
 

@@ -28,6 +28,9 @@ pub(crate) fn run(args: StatArgs) -> Result<(), CliError> {
     interrupt.check("everything was printed")
 }
 
+/// Dead compute nodes that are named at most.
+const DEAD_NAMED_MAX: usize = 8;
+
 struct Stat;
 
 /// An index of the catalog, and what it takes if this release knows its kind.
@@ -52,7 +55,8 @@ impl Action for Stat {
         indexes.sort_by(|a, b| a.entry.name.cmp(&b.entry.name));
         let mut out = String::new();
         let nodes = nodes(&*cluster)?;
-        write_all((control.servers(), &usage), &nodes, &indexes, &mut out)
+        let dead = block_on(control.dead()).map_err(CliError::failed)?;
+        write_all((control.servers(), &usage), &indexes, &nodes, &dead, &mut out)
             .expect("a string takes everything");
         Ok(out)
     }
@@ -60,8 +64,9 @@ impl Action for Stat {
 
 fn write_all(
     (servers, usage): (&[ServerInfo], &[ServerUsage]),
-    nodes: &[Peer],
     indexes: &[Listed],
+    nodes: &[Peer],
+    dead: &[u16],
     out: &mut String,
 ) -> fmt::Result {
     for (server, usage) in servers.iter().zip(usage) {
@@ -96,6 +101,12 @@ fn write_all(
         let silent = if *silent { ": silent, what it has open is kept until its process ends" } else { "" };
         writeln!(out, "node     {id}: {name}, connected for {seconds} s{silent}")?;
     }
+    if !dead.is_empty() {
+        let ids: Vec<String> = dead.iter().take(DEAD_NAMED_MAX).map(u16::to_string).collect();
+        let more = if dead.len() > DEAD_NAMED_MAX { ", .." } else { "" };
+        let count = dead.len();
+        writeln!(out, "dead     {count} since the first server was started: {}{more}", ids.join(", "))?;
+    }
     Ok(())
 }
 
@@ -127,13 +138,15 @@ mod tests {
     fn compute_nodes_are_listed() {
         let node = |id, name: &str, silent| Peer { id, name: name.to_owned(), seconds: 7, silent };
         let mut out = String::new();
-        write_all((&[], &[]), &[node(Some(3), "host/123", true), node(None, "other", false)], &[], &mut out)
-            .unwrap();
+        let nodes = [node(Some(3), "host/123", true), node(None, "other", false)];
+        let dead: Vec<u16> = (1..=9).collect();
+        write_all((&[], &[]), &[], &nodes, &dead, &mut out).unwrap();
         assert_eq!(
             out,
             "index    none\n\
              node     3: host/123, connected for 7 s: silent, what it has open is kept until its process ends\n\
-             node     -: other, connected for 7 s\n"
+             node     -: other, connected for 7 s\n\
+             dead     9 since the first server was started: 1, 2, 3, 4, 5, 6, 7, 8, ..\n"
         );
     }
 }

@@ -177,11 +177,13 @@ fn techniques_switch_one_by_one() {
 }
 
 #[test]
-fn intents_are_recorded_where_that_is_asked_for() {
-    let (off, on) = (config("").unwrap(), config("--intent-log").unwrap());
-    assert!(!off.spec.options().intent_log && on.spec.options().intent_log);
-    assert_eq!((&off.to_json()["intent_log"], &on.to_json()["intent_log"]), (&json!(null), &json!(true)));
-    assert_ne!(off.to_json()["digest"], on.to_json()["digest"]);
+fn intents_are_recorded_unless_that_is_switched_off() {
+    let [usual, on, off] =
+        ["", "--intent-log on", "--intent-log off"].map(|words| config(words).unwrap().to_json());
+    assert_eq!([&usual["intent_log"], &off["intent_log"]], [&json!(true), &json!(false)]);
+    assert_eq!(usual["digest"], on["digest"]);
+    assert_ne!(usual["digest"], off["digest"]);
+    assert!(config("--intent-log maybe").is_err());
 }
 
 #[test]

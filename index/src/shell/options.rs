@@ -39,8 +39,8 @@ pub struct Options<T: ?Sized> {
     /// Nodes that a scan reads in parallel at most; none: as many as suit the index.
     pub scan_window: Option<usize>,
     /// Records what is about to be written to a node that could be left half written, on the node's memory server, and
-    /// takes over the locks of compute nodes that have died. A compute node with this off leaves locks that stay taken
-    /// when it dies, and takes none over.
+    /// takes over the locks of compute nodes that have died. On by default. A compute node with this off leaves locks
+    /// that stay taken when it dies, and takes none over.
     pub intent_log: bool,
     /// Techniques that are used. Those that say where locks are or what protects a node count when the index is
     /// created; opening it with other values is no error and changes nothing
@@ -71,7 +71,7 @@ impl<T: Default> Default for Options<T> {
             lock_wait_max: locks.wait_max,
             lock_attempts_max: locks.attempts_max,
             scan_window: None,
-            intent_log: false,
+            intent_log: true,
             techniques: T::default(),
         }
     }

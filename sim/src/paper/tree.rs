@@ -54,6 +54,8 @@ impl Tree {
             Tree::Usual(spec) => spec.sized(Limits { max_key, max_value }, Nodes::Usual),
         };
         spec.with_options(|options| {
+            // The papers' trees record no intents.
+            options.intent_log = false;
             options.backoff = Backoff::NONE;
             options.lock_wait_max = Duration::MAX;
         })

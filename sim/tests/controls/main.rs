@@ -38,6 +38,7 @@ fn node(spec: IndexSpec) -> IndexSpec {
         options.backoff = BACKOFF;
         options.lock_wait_max = Duration::from_millis(100);
         options.scan_window = Some(32);
+        options.intent_log = false;
     })
 }
 

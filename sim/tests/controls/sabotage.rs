@@ -142,13 +142,18 @@ impl Sabotage {
         }
     }
 
-    /// Finds the WRITE of an intent: it is in the beginning of the chain's buffer, and has a lock word of this compute
-    /// node in it which says that there are intents.
+    /// Finds the WRITE of an intent: its second word is a lock word of this compute node, which says that there are
+    /// intents.
     fn intent_in(&self, chain: &Chain) -> Option<usize> {
-        let word = u64::from_le_bytes(chain.buffer()?.get(8..16)?.try_into().ok()?);
-        let is_word = word >> 48 == u64::from(self.node_id) && word >> 31 & 1 == 1;
-        let is_first = |verb: &Verb| matches!(verb.op, Op::Write { from: 0, .. });
-        chain.verbs().iter().position(is_first).filter(|_| is_word)
+        let buf = chain.buffer()?;
+        chain.verbs().iter().position(|verb| {
+            let Op::Write { from, len, .. } = verb.op else { return false };
+            let second = buf[from as usize..][..len as usize].get(8..16);
+            second
+                .and_then(|word| word.try_into().ok())
+                .map(u64::from_le_bytes)
+                .is_some_and(|word| word >> 48 == u64::from(self.node_id) && word >> 31 & 1 == 1)
+        })
     }
 }
 

@@ -51,7 +51,7 @@ pub(crate) enum Costs {
 /// Yields what `work` may cost with `mix`.
 pub(crate) fn costs(mix: IndexSpec, work: Work) -> Costs {
     match mix.effective(true) {
-        IndexSpec::Sherman { options, .. } => sherman::costs(options.techniques, work),
+        IndexSpec::Sherman { options, .. } => sherman::costs(&options, work),
         IndexSpec::Smart { options, .. } => smart::costs(options.techniques, work),
         IndexSpec::Chime { options, geometry } if geometry.indirect => {
             chime::indirect(options.techniques, work)

@@ -1,6 +1,6 @@
 //! Sherman's table of costs (`index/src/sherman/mod.rs`) with the bytes.
 
-use farwood::sherman::Techniques;
+use farwood::sherman::{Options, Techniques};
 use farwood::{OpKind, Switches};
 
 use super::{Cost, Costs, Work};
@@ -8,20 +8,29 @@ use super::{Cost, Costs, Work};
 /// Of usual nodes.
 const LEAF_BYTES: u64 = 1024;
 
-pub(super) fn costs(techniques: Techniques, work: Work) -> Costs {
+pub(super) fn costs(options: &Options, work: Work) -> Costs {
+    let techniques = options.techniques;
     // 17 bytes of entry, widened to words: 24 or 32. With a fingerprint of its own a word more.
-    let entries = |fingerprint: u64| {
-        [24, 32].map(|entry| change(techniques, 1 + fingerprint, entry + 8 * fingerprint)).to_vec()
-    };
-    Costs::OneOf(match work {
+    let entry =
+        |writes: u64| [24, 32].map(|entry| change(techniques, writes, entry + 8 * (writes - 1).min(1)));
+    let mut costs = match work {
         Work::Get { .. } => vec![reads(1)],
         // 100 pairs are at most four leaves of 37.
         Work::ScanOf100 => vec![reads(4)],
         Work::Change(OpKind::Remove) => vec![change(techniques, 2, 16)],
-        Work::Change(OpKind::Insert) => entries(1),
-        Work::Change(_) => entries(0),
+        // With intents, an entry that goes over a line's end is two WRITEs.
+        Work::Change(OpKind::Insert) if options.intent_log => [entry(2), entry(3)].concat(),
+        Work::Change(OpKind::Insert) => entry(2).to_vec(),
+        Work::Change(_) => entry(1).to_vec(),
         Work::VainChange(_) => vec![no_change(techniques)],
-    })
+    };
+    if options.intent_log && !techniques.combine {
+        // An intent is taken back if no unlock is behind it.
+        let with_end =
+            |cost: &Cost| Cost { writes: cost.writes + 1, bytes_written: cost.bytes_written + 8, ..*cost };
+        costs.extend(costs.clone().iter().map(with_end));
+    }
+    Costs::OneOf(costs)
 }
 
 fn reads(leaves: u64) -> Cost {
