@@ -18,13 +18,15 @@ const BACKOFF: Backoff = Backoff { min: Duration::from_nanos(500), max: Duration
 /// As small as they can be: splits all the time.
 const LEAST: Geometry = Geometry { max_key: 8, max_value: 8, size: NodeSize::Slots { leaf: 2, inner: 3 } };
 
-/// Gives a compute node a small cache, and 20 ms to wait for locks.
+/// Gives a compute node a small cache, and 20 ms to wait for locks. What the dead leave stays as it is: these mistakes
+/// are of before the others could take it over.
 fn node(spec: IndexSpec) -> IndexSpec {
     spec.with_options(|options| {
         options.cache_bytes = 2_000;
         options.backoff = BACKOFF;
         options.lock_wait_max = Duration::from_millis(20);
         options.scan_window = Some(3);
+        options.intent_log = false;
     })
 }
 
