@@ -539,8 +539,14 @@ const LOCKS: &[Patch] = &[
     Patch {
         name: "a dead node's page is used again while its intent is needed",
         file: "lock/src/intents/mod.rs",
-        find: "&& ⟦page::read_word(verbs, lock).await? == word.to_bits()⟧\n        {",
-        replace: "false && page::read_word(verbs, lock).await? == word.to_bits()",
+        find: "⟦found == word⟧ || found.tag() == 0",
+        replace: "false",
+    },
+    Patch {
+        name: "an intent is not needed while another index has the lock over its word",
+        file: "lock/src/intents/mod.rs",
+        find: "found == word || ⟦found.tag() == 0⟧",
+        replace: "false",
     },
     Patch {
         name: "a taker leaves no copy of the intent",

@@ -13,7 +13,7 @@
 //! A slot is free again when the chains that may write to it, or need what is in it, have ended for certain. Pages
 //! belong to the shard until its last handle goes; then they are free for others, and stay in the list. Those of a
 //! compute node that is dead, and fenced, are free as well, as soon as no lock has the word of an intent that is in
-//! them: words are for one acquisition, so none will have it again.
+//! them, or another index's word that stands for it ([`crate::word`]): then none will have it again.
 
 pub(crate) mod page;
 
@@ -27,6 +27,7 @@ use farwood_runtime::{FabricError, Failed, NodeAllocator, RemotePtr, ServerId, V
 use self::page::{HEADER_BYTES, Owner, Page, Shape};
 use crate::intent;
 use crate::pace::{ATTEMPTS_MAX, PAUSE_NS_MIN, Pace};
+use crate::word::LockWord;
 
 /// The most slots of a page.
 const SLOTS_MAX: u64 = 16;
@@ -305,16 +306,22 @@ async fn take_page<V: Verbs>(verbs: &V, intents: &Intents, page: Page, from: Own
     Ok(is_taken)
 }
 
-/// Tells whether a page's owner is dead, and no lock has the word of an intent that is in it: a round trip, and one
-/// more for each intent.
+/// Tells whether a page's owner is dead, and no lock has the word of an intent that is in it, or may get it back: a
+/// round trip, and one more for each intent.
+///
+/// ```text
+///   owner 7, index a   CAS 0 -> 7a, WRITE intent, WRITE half a node ✗ dies
+///   owner 8, index b                  CAS 7a -> 80 ············· WRITE 7a          80 stands for 7a
+///   other, index a                              READ 80: needed, too
+/// ```
 async fn is_left_by_the_dead<V: Verbs>(verbs: &V, intents: &Intents, page: Page) -> Result<bool, Failed> {
     if intents.dead(verbs).await.binary_search(&page.owner.node()).is_err() {
         return Ok(false);
     }
     for slot in page::read_slots(verbs, page).await? {
-        if let Some((lock, word)) = intent::under(&slot)
-            && page::read_word(verbs, lock).await? == word.to_bits()
-        {
+        let Some((lock, word)) = intent::under(&slot) else { continue };
+        let found = LockWord::from_bits(page::read_word(verbs, lock).await?);
+        if found.is_some_and(|found| found == word || found.tag() == 0) {
             tracing::debug!(name: "lock.intent.needed", page = %page.at, %lock, "a dead node's lock awaits its taker");
             return Ok(false);
         }

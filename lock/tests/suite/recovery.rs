@@ -510,7 +510,13 @@ fn pages_of_the_dead_are_used_again() {
             world.run_with_the_dead();
             (tables[place].1.intent_bytes() > 0, is_taken.get().expect("it is over"))
         };
-        assert_eq!(needs_memory(1, 9), (true, true), "node 0 is half written: its intent is needed");
+        // Another index has the lock over the dead one's word, and gives that back.
+        let at = tables[0].1.word_of(node(0)).offset();
+        let left = world.word(at);
+        world.set_word(at, LockWord::new(9, 0, 1).to_bits());
+        assert_eq!(needs_memory(1, 9), (true, true), "node 0 is half written: its intent may be needed");
+        world.set_word(at, left);
+        assert_eq!(needs_memory(2, 9), (true, true), "its intent is needed");
         assert_eq!(needs_memory(2, 0), (true, is_dead), "node 0 is finished, if its writer is dead");
         assert_eq!(needs_memory(3, 9), (!is_dead, true), "the dead node's page");
     }
