@@ -423,7 +423,8 @@ impl<V: Verbs> Held<V> {
         self.has_whole_steps = true;
     }
 
-    /// Tells whether what is about to be written under this lock is recorded, where a dead writer would leave it torn.
+    /// Tells whether this compute node records what it is about to write, where it would leave a node torn if it died
+    /// ([`IntentLog`](crate::IntentLog)).
     ///
     /// ```
     /// # farwood_doctest::locks!(|shard, locks, node, meter| {

@@ -33,6 +33,9 @@
 //!
 //! # Differences from the paper
 //!
+//! Where intents are kept (`Options::intent_log`), an insert of an entry that goes over a line's end writes it as two
+//! WRITEs, and what could leave the leaf torn is written once more, in the same chain. No round trip is added.
+//!
 //! Versions are per line, because one READ is not one access (ARCHITECTURE.md, "Torn reads"). `two_level = off` writes
 //! whole leaves back but leaves them unsorted. `remove` clears the entry; merging of leaves and reclamation of nodes
 //! are not in this release, so an emptied leaf stays.
