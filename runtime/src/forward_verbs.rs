@@ -128,4 +128,14 @@ macro_rules! forward_verbs {
             $crate::Verbs::listen(&self.$field, port, handler)
         }
     };
+    (@listen_while_leased $field:ident) => {
+        fn listen_while_leased(
+            &self,
+            port: $crate::Port,
+            handler: $crate::verbs::Handler,
+            at_rest: $crate::verbs::AtRest,
+        ) {
+            $crate::Verbs::listen_while_leased(&self.$field, port, handler, at_rest)
+        }
+    };
 }

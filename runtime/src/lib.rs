@@ -27,6 +27,7 @@ pub mod engine;
 pub mod executor;
 pub mod fabric;
 mod forward_verbs;
+pub mod host;
 pub mod mapped;
 pub mod memory;
 pub mod message;

@@ -7,7 +7,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
-use farwood_runtime::sim::{SimPause, SimShard, SimSubmission};
+use farwood_runtime::sim::SimShard;
 use farwood_runtime::{
     Chain, ClientPool, Completion, Failed, JoinHandle, Message, Meter, Port, ShardId, Verbs, forward_verbs,
 };
@@ -61,7 +61,7 @@ impl Steerable {
         &self,
         chain: Chain,
         is_counted: bool,
-        post: impl FnOnce(&SimShard, Chain) -> SimSubmission,
+        post: impl FnOnce(&SimShard, Chain) -> <SimShard as Verbs>::Submission,
     ) -> Submission {
         match &self.by {
             None => Submission { chain: post(&self.shard, chain), forge: None },
@@ -81,10 +81,10 @@ impl From<SimShard> for Steerable {
 
 impl Verbs for Steerable {
     type Submission = Submission;
-    type Pause = SimPause;
+    type Pause = <SimShard as Verbs>::Pause;
 
     forward_verbs!(shard: shard, shards, node_id, capabilities, control, lease, now, random);
-    forward_verbs!(shard: pause, waiter, wake, defer, has_ended, listen);
+    forward_verbs!(shard: pause, waiter, wake, defer, has_ended, listen, listen_while_leased);
 
     fn post(&self, meter: &Meter, chain: Chain) -> Submission {
         self.begun(chain, false, |shard, chain| shard.post(meter, chain))
@@ -121,7 +121,7 @@ impl ClientPool for Steerable {
 
 /// A posted chain of a [`Steerable`].
 pub struct Submission {
-    chain: SimSubmission,
+    chain: <SimShard as Verbs>::Submission,
     forge: Option<Forge>,
 }
 

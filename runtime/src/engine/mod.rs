@@ -19,6 +19,7 @@ use std::task::Poll;
 pub use self::slots::{Outcome, SlotKey, Slots};
 use crate::buffer::{Buf, BufferPool};
 use crate::chain::Chain;
+use crate::host::Host;
 use crate::pointer::ServerId;
 use crate::verbs::{Capabilities, Completion, Failed};
 use crate::waiter::Waiter;
@@ -26,6 +27,9 @@ use crate::waiter::Waiter;
 /// A device that executes posted chains: queue pairs, or mapped memory. Chains to one server take effect as the
 /// fabric contract says of one queue pair.
 pub trait Device: 'static {
+    /// The host of shards with such a device.
+    type Host: Host;
+
     /// Yields the device's capabilities.
     fn capabilities(&self) -> &Capabilities;
     /// Takes a chain over. Never waits; the engine keeps to the credits.
@@ -164,6 +168,7 @@ impl<D: Device> Engine<D> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::clock::Clock;
     use crate::mapped::MappedDevice;
     use crate::pointer::RemotePtr;
     use crate::verbs::FabricError;
@@ -177,6 +182,8 @@ mod tests {
     }
 
     impl Device for OneByOne {
+        type Host = Clock;
+
         fn capabilities(&self) -> &Capabilities {
             &MappedDevice::EMBEDDED
         }

@@ -20,6 +20,7 @@ use glommio::timer::Timer;
 
 use super::reactor::Reactor;
 use super::{Ending, HEARTBEAT, is_watched, tell_end};
+use crate::clock::Clock;
 use crate::engine::Device;
 use crate::shard::{Driver, Membership, Turn};
 
@@ -28,7 +29,7 @@ use crate::shard::{Driver, Membership, Turn};
 const BACKSTOP: Duration = Duration::from_secs(1);
 
 /// Runs a shard on the executor of this thread, until it is over. The reactor gets its turn every `reactor_ns`.
-pub(crate) fn run_shard<D: Device>(driver: Driver<D>, reactor_ns: u64) {
+pub(crate) fn run_shard<D: Device<Host = Clock>>(driver: Driver<D>, reactor_ns: u64) {
     let membership = Arc::downgrade(driver.membership());
     tell_end(membership);
     let polling = async move {
@@ -55,20 +56,20 @@ async fn heartbeat() {
     }
 }
 
-async fn poll<D: Device>(mut driver: Driver<D>, mut reactor: Reactor) {
+async fn poll<D: Device<Host = Clock>>(mut driver: Driver<D>, mut reactor: Reactor) {
     loop {
         match driver.turn() {
             Turn::Over => return,
             Turn::Sleep { until_ns } if sleep(&mut driver, until_ns).await => {
-                let now = driver.clock().now();
+                let now = driver.host().now();
                 reactor.ran(now, now);
                 continue;
             }
             Turn::Sleep { .. } | Turn::Idle | Turn::Busy => {}
         }
-        if reactor.is_due(driver.clock()) && driver.is_held() {
+        if reactor.is_due(driver.host()) && driver.is_held() {
             driver.step_aside();
-            reactor.run(driver.clock()).await;
+            reactor.run(driver.host()).await;
             driver.come_back();
         } else {
             yield_now().await;
@@ -77,10 +78,10 @@ async fn poll<D: Device>(mut driver: Driver<D>, mut reactor: Reactor) {
 }
 
 /// Sleeps until work arrives, or until that moment of the shard's clock. False if there was no sleep.
-async fn sleep<D: Device>(driver: &mut Driver<D>, until_ns: Option<u64>) -> bool {
+async fn sleep<D: Device<Host = Clock>>(driver: &mut Driver<D>, until_ns: Option<u64>) -> bool {
     // The first poll announces the sleep; at every other one the shard was woken.
     let asleep = Cell::new(None);
-    let now = driver.clock().now();
+    let now = driver.host().now();
     let woken = poll_fn(|cx| match asleep.get() {
         Some(_) => Poll::Ready(()),
         None => {

@@ -37,7 +37,7 @@ use crate::shard::Unpark;
 /// A cluster that compute nodes can be made on.
 pub trait Fabric: Send + Sync + 'static {
     /// Device that its shards execute chains with.
-    type Device: Device;
+    type Device: Device<Host = Clock>;
 
     /// Returns the control services of its memory servers.
     ///

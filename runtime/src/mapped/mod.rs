@@ -141,6 +141,8 @@ impl MappedDevice {
 }
 
 impl Device for MappedDevice {
+    type Host = Clock;
+
     fn capabilities(&self) -> &Capabilities {
         &self.capabilities
     }

@@ -20,12 +20,15 @@ use thiserror::Error;
 use self::downfall::Downfall;
 use crate::clock::{Clock, nanoseconds};
 use crate::control::{Control, ControlError};
+use crate::engine::Device;
 use crate::executor;
 use crate::executor::{Borrowed, borrow};
 use crate::fabric::{DeviceContext, DeviceError, Fabric};
 use crate::message::{PortLease, ShardId};
 pub use crate::node_context::NodeContext;
-use crate::shard::{Abandoned, MeshEnds, PortBook, Remains, Roster, Shard, ShardParts, Taken, mesh};
+use crate::shard::{
+    Abandoned, MeshEnds, PortBook, RING_MESSAGES, Remains, Roster, Shard, ShardParts, Taken, mesh,
+};
 
 /// The time between two looks of a shard that waits for the others to be attached.
 const LOOK_EVERY: Duration = Duration::from_micros(500);
@@ -151,7 +154,7 @@ impl<F: Fabric> ComputeNode<F> {
         }
         let id = fabric.allocate_node_id()?;
         let admitted_by = Arc::clone(&fabric);
-        let ends = mesh(config.shards);
+        let ends = mesh(config.shards, RING_MESSAGES);
         let ports = PortBook::new(ends.iter().map(MeshEnds::unpark).collect());
         let roster = Roster::new(ends, move || admitted_by.release_node_id(id));
         Ok(Arc::new(ComputeNode { fabric, id, config, clock: Clock::new(), roster, ports }))
@@ -270,7 +273,7 @@ impl<F: Fabric> ComputeNode<F> {
             mesh: ends,
             ports: Arc::clone(&self.ports),
             membership,
-            clock: self.clock.clone(),
+            host: self.clock.clone(),
             seed: self.config.seed ^ (u64::from(id.0) + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15),
             spin_ns: nanoseconds(self.config.spin),
             close_ns: nanoseconds(self.config.close_timeout),
@@ -417,7 +420,7 @@ impl<F: Fabric> ComputeNode<F> {
 }
 
 /// Waits a little until nothing is left of a shard; false if something still is.
-async fn are_gone<D>(remains: Remains<D>) -> bool {
+async fn are_gone<D: Device>(remains: Remains<D>) -> bool {
     for _ in 0..GONE_LOOKS {
         if remains.are_gone() {
             return true;

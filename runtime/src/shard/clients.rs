@@ -27,11 +27,13 @@ use super::parking::Parking;
 type Task = Pin<Box<dyn Future<Output = ()>>>;
 
 /// The futures of one shard's pool.
-pub(crate) struct Clients {
+pub(super) struct Clients {
     slab: RefCell<Slab<Client>>,
     ready: RefCell<VecDeque<u32>>,
     /// The client that is being polled: its key, and what its waker points to.
     current: Cell<Option<(u32, *const ())>>,
+    /// Set if clients are dropped rather than spawned.
+    is_discarded: Cell<bool>,
     foreign: Arc<ForeignWakes>,
 }
 
@@ -59,18 +61,19 @@ struct ClientWaker {
 }
 
 impl Clients {
-    pub(crate) fn new(parking: Arc<Parking>) -> Self {
+    pub(super) fn new(parking: Arc<Parking>) -> Self {
         let foreign = ForeignWakes { keys: Mutex::new(Vec::new()), any: AtomicBool::new(false), parking };
         Clients {
             slab: RefCell::new(Slab::new()),
             ready: RefCell::new(VecDeque::new()),
             current: Cell::new(None),
+            is_discarded: Cell::new(false),
             foreign: Arc::new(foreign),
         }
     }
 
-    #[cfg(any(test, feature = "sim"))]
-    pub(crate) fn spawn(&self, task: Task) {
+    #[cfg(test)]
+    fn spawn(&self, task: Task) {
         self.add(task, false, None);
     }
 
@@ -79,12 +82,15 @@ impl Clients {
         self.add(task, false, Some(on_panic));
     }
 
-    /// Spawns a task of the janitor.
-    pub(crate) fn spawn_deferred(&self, task: Task) {
-        self.add(task, true, None);
+    /// Spawns a task of the janitor, whose panic is likewise for `on_panic`.
+    pub(super) fn spawn_deferred(&self, task: Task, on_panic: OnPanic) {
+        self.add(task, true, Some(on_panic));
     }
 
     fn add(&self, task: Task, is_deferred: bool, on_panic: Option<OnPanic>) {
+        if self.is_discarded.get() {
+            return;
+        }
         let mut slab = self.slab.borrow_mut();
         let entry = slab.vacant_entry();
         let key = entry.key() as u32;
@@ -95,13 +101,13 @@ impl Clients {
 
     /// Yields the key of the client that is being polled, if `waker` is its own and not some combinator's.
     #[inline]
-    pub(crate) fn current(&self, waker: &Waker) -> Option<u32> {
+    pub(super) fn current(&self, waker: &Waker) -> Option<u32> {
         self.current.get().filter(|(_, data)| *data == waker.data()).map(|(key, _)| key)
     }
 
     /// Puts a client into the ready queue. One that has ended or is there already is left alone.
     #[inline]
-    pub(crate) fn make_ready(&self, key: u32) {
+    pub(super) fn make_ready(&self, key: u32) {
         if let Some(client) = self.slab.borrow_mut().get_mut(key as usize)
             && !client.queued
         {
@@ -110,11 +116,11 @@ impl Clients {
         }
     }
 
-    pub(crate) fn has_ready(&self) -> bool {
+    pub(super) fn has_ready(&self) -> bool {
         !self.ready.borrow().is_empty() || self.foreign.any.load(Ordering::Acquire)
     }
 
-    pub(crate) fn alive(&self) -> usize {
+    pub(super) fn alive(&self) -> usize {
         self.slab.borrow().len()
     }
 
@@ -142,7 +148,7 @@ impl Clients {
     }
 
     /// Polls every client that is ready now, once. Yields how many.
-    pub(crate) fn run_ready(&self) -> usize {
+    pub(super) fn run_ready(&self) -> usize {
         if self.foreign.any.load(Ordering::Relaxed) {
             self.take_foreign();
         }
@@ -175,9 +181,9 @@ impl Clients {
         }
     }
 
-    /// Polls the client that has been ready for longest; false if there is none.
+    /// Polls the client that has been ready for longest, if there is one. Its panic goes on.
     #[cfg(feature = "sim")]
-    pub(crate) fn run_next(&self) -> bool {
+    pub(super) fn run_next(&self) {
         if self.foreign.any.load(Ordering::Relaxed) {
             self.take_foreign();
         }
@@ -185,21 +191,21 @@ impl Clients {
         if let Some(key) = next {
             self.run(key);
         }
-        next.is_some()
     }
 
     /// Lets one of the ready clients, as `random` says, be the next one.
     #[cfg(feature = "sim")]
-    pub(crate) fn promote(&self, random: u64) {
+    pub(super) fn promote(&self, random: u64) {
         let mut ready = self.ready.borrow_mut();
         if let Some(place) = random.checked_rem(ready.len() as u64) {
             ready.swap(0, place as usize);
         }
     }
 
-    /// Drops all clients, finished or not. What they spawn while they are dropped stays.
+    /// Drops all clients, finished or not, and any that is spawned from now on.
     #[cfg(feature = "sim")]
-    pub(crate) fn clear(&self) {
+    pub(super) fn discard(&self) {
+        self.is_discarded.set(true);
         let clients = std::mem::take(&mut *self.slab.borrow_mut());
         self.ready.borrow_mut().clear();
         drop(clients);
@@ -272,16 +278,6 @@ pub enum JoinError {
 pub struct JoinHandle<T>(oneshot::Receiver<Result<T, Panic>>);
 
 impl<T: 'static> JoinHandle<T> {
-    /// Wraps a client whose panic goes to the task that polls it.
-    #[cfg(feature = "sim")]
-    pub(crate) fn around(client: impl Future<Output = T> + 'static) -> (Task, Self) {
-        let (sender, receiver) = oneshot::channel();
-        // The handle may have been dropped: that is the caller's choice. (A block that awaits the client would hold
-        // it twice: a variable that was moved keeps its place.)
-        let task = Box::pin(client.map(move |result| drop(sender.send(Ok(result)))));
-        (task, JoinHandle(receiver))
-    }
-
     /// Wraps a client whose panic goes to the task that awaits it, or to `unheard` if there is none: for
     /// [`Clients::spawn_guarded`].
     pub(super) fn guarded(

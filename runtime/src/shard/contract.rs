@@ -1,7 +1,6 @@
 //! A shard as indexes see it: the fabric contract over a shard's core.
 
 use std::future::Future;
-use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -17,6 +16,7 @@ use crate::buffer::Buf;
 use crate::chain::Chain;
 use crate::control::Control;
 use crate::engine::{Device, SlotKey};
+use crate::host::Host;
 use crate::message::{Envelope, Message, Port, ShardId};
 use crate::meter::Meter;
 use crate::pointer::ServerId;
@@ -77,7 +77,7 @@ impl<D: Device> Verbs for Shard<D> {
     }
 
     fn now(&self) -> u64 {
-        self.0.clock.now()
+        self.0.host.now()
     }
 
     fn random(&self) -> u64 {
@@ -85,7 +85,9 @@ impl<D: Device> Verbs for Shard<D> {
     }
 
     fn pause(&self, ns: u64) -> Pause<D> {
-        Pause::new(Rc::clone(&self.0), self.0.clock.now().saturating_add(ns))
+        // At least a nanosecond: a client that waits for the clock in a loop gets there, also where time only passes
+        // between turns.
+        Pause::new(Rc::clone(&self.0), self.now().saturating_add(ns.max(1)))
     }
 
     fn waiter(&self, cx: &mut Context<'_>) -> Waiter {
@@ -98,18 +100,19 @@ impl<D: Device> Verbs for Shard<D> {
 
     fn defer(&self, task: impl Future<Output = ()> + 'static) {
         self.0.deferred.set(self.0.deferred.get() + 1);
-        let core = Rc::clone(&self.0);
-        self.0.clients.spawn_deferred(Box::pin(async move {
-            if AssertUnwindSafe(task).catch_unwind().await.is_err() {
-                core.deferred_panicked.set(core.deferred_panicked.get() + 1);
-            }
-            core.deferred.set(core.deferred.get() - 1);
-        }));
+        let (core, of_panic) = (Rc::clone(&self.0), Rc::clone(&self.0));
+        let task = task.map(move |()| core.deferred.set(core.deferred.get() - 1));
+        let on_panic = move |_| {
+            of_panic.deferred_panicked.set(of_panic.deferred_panicked.get() + 1);
+            of_panic.deferred.set(of_panic.deferred.get() - 1);
+        };
+        self.0.clients.spawn_deferred(Box::pin(task), Box::new(on_panic));
         self.0.work_arrived();
     }
 
     fn send(&self, to: ShardId, port: Port, message: Message) {
         let own_work = self.0.mesh.borrow_mut().send(to, Envelope { port, message });
+        self.0.host.sent(to);
         if own_work {
             self.0.work_arrived();
         }

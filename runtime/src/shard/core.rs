@@ -20,9 +20,9 @@ use super::port_book::PortBook;
 use super::roster::Membership;
 use super::timers::Timers;
 use crate::buffer::BufferPool;
-use crate::clock::Clock;
 use crate::control::Control;
 use crate::engine::{Device, Engine};
+use crate::host::Host;
 use crate::message::{Envelope, ShardId};
 use crate::ports::Ports;
 use crate::verbs::Capabilities;
@@ -32,7 +32,7 @@ use crate::waiter::Waiter;
 pub(super) const MESSAGES_PER_TURN: usize = 256;
 
 /// Parts of a shard, put together by its compute node.
-pub(crate) struct ShardParts<D> {
+pub(crate) struct ShardParts<D: Device> {
     pub id: ShardId,
     pub node_id: u16,
     pub control: Arc<dyn Control>,
@@ -41,13 +41,13 @@ pub(crate) struct ShardParts<D> {
     pub mesh: MeshEnds,
     pub ports: Arc<PortBook>,
     pub membership: Arc<Membership>,
-    pub clock: Clock,
+    pub host: D::Host,
     pub seed: u64,
     pub spin_ns: u64,
     pub close_ns: u64,
 }
 
-pub(super) struct Core<D> {
+pub(super) struct Core<D: Device> {
     pub(super) id: ShardId,
     pub(super) node_id: u16,
     pub(super) control: Arc<dyn Control>,
@@ -74,13 +74,13 @@ pub(super) struct Core<D> {
     /// Set while the driver's task is away from the shard, and the task that waits until it is back.
     aside: Cell<bool>,
     closer: Cell<Option<Waker>>,
-    pub(super) clock: Clock,
+    pub(super) host: D::Host,
     pub(super) rng: RefCell<SmallRng>,
     pub(super) spin_ns: u64,
     pub(super) close_ns: u64,
 }
 
-impl<D> Drop for Core<D> {
+impl<D: Device> Drop for Core<D> {
     fn drop(&mut self) {
         // A shard that was closed has said so before. For any other, no handle was left and nothing was in flight.
         self.membership.go(Abandoned { panicked: self.panicked.get(), ..Abandoned::default() });
@@ -114,7 +114,7 @@ impl<D: Device> Core<D> {
             asleep: Cell::new(false),
             aside: Cell::new(false),
             closer: Cell::new(None),
-            clock: parts.clock,
+            host: parts.host,
             rng: RefCell::new(SmallRng::seed_from_u64(parts.seed)),
             spin_ns: parts.spin_ns,
             close_ns: parts.close_ns,
@@ -126,7 +126,7 @@ impl<D: Device> Core<D> {
     pub(super) fn turn(&self, inbox: &mut Vec<(ShardId, Envelope)>) -> bool {
         let mut moved = self.receive(inbox);
         if self.timers.next().is_some() {
-            moved |= self.fire_timers();
+            moved |= self.fire_timers(self.host.now());
         }
         moved |= self.poll_engine();
         moved |= self.clients.run_ready() > 0;
@@ -158,8 +158,8 @@ impl<D: Device> Core<D> {
         moved
     }
 
-    fn fire_timers(&self) -> bool {
-        let now = self.clock.now();
+    /// Ends the pauses that are over at `now`.
+    pub(super) fn fire_timers(&self, now: u64) -> bool {
         let mut moved = false;
         while let Some(waiter) = self.timers.pop_due(now) {
             self.wake(waiter);
@@ -169,7 +169,7 @@ impl<D: Device> Core<D> {
     }
 
     #[inline]
-    fn poll_engine(&self) -> bool {
+    pub(super) fn poll_engine(&self) -> bool {
         // Wakers of other executors' tasks may run code that submits: they are called when the engine is free again.
         let mut tasks: SmallVec<[Waiter; 16]> = SmallVec::new();
         let completed = self.engine.borrow_mut().poll(&mut |waiter| match waiter {
@@ -192,9 +192,13 @@ impl<D: Device> Core<D> {
 
     /// Announces that the shard is about to sleep, and that `waker` wakes it. False if there is work: then it must not.
     pub(super) fn fall_asleep(&self, waker: &Waker) -> bool {
+        self.announce_sleep(waker);
+        self.is_quiet() && self.engine.borrow_mut().may_sleep() && self.parking.is_parked()
+    }
+
+    pub(super) fn announce_sleep(&self, waker: &Waker) {
         self.parking.prepare(waker);
         self.asleep.set(true);
-        self.is_quiet() && self.engine.borrow_mut().may_sleep() && self.parking.is_parked()
     }
 
     pub(super) fn awaken(&self) {
@@ -275,9 +279,9 @@ impl<D: Device> Core<D> {
 }
 
 /// Tells whether anything is left of a shard.
-pub(crate) struct Remains<D>(Weak<Core<D>>);
+pub(crate) struct Remains<D: Device>(Weak<Core<D>>);
 
-impl<D> Remains<D> {
+impl<D: Device> Remains<D> {
     pub(super) fn of(core: &Rc<Core<D>>) -> Self {
         Remains(Rc::downgrade(core))
     }

@@ -16,8 +16,8 @@ use std::task::Waker;
 
 use super::core::{Core, MESSAGES_PER_TURN};
 use super::roster::Membership;
-use crate::clock::Clock;
 use crate::engine::Device;
+use crate::host::Host;
 use crate::message::{Envelope, ShardId};
 
 /// Factor by which a shard spins longer while chains are in flight: one that sleeps sees their completion late, and a
@@ -45,8 +45,8 @@ pub(crate) enum Turn {
 }
 
 /// Drives one shard, on the shard's own thread.
-pub(crate) struct Driver<D> {
-    core: Rc<Core<D>>,
+pub(crate) struct Driver<D: Device> {
+    pub(super) core: Rc<Core<D>>,
     inbox: Vec<(ShardId, Envelope)>,
     turns: u64,
     /// The moment since which nothing has moved.
@@ -63,8 +63,8 @@ impl<D: Device> Driver<D> {
     pub(crate) fn turn(&mut self) -> Turn {
         let core = &*self.core;
         let moved = core.turn(&mut self.inbox);
-        if core.port_book.has_leaving() && (!moved || self.turns.is_multiple_of(TURNS_PER_VISIT)) {
-            core.port_book.visit(core.id, &core.ports);
+        if !moved || self.turns.is_multiple_of(TURNS_PER_VISIT) {
+            self.visit_ports();
         }
         self.turns = self.turns.wrapping_add(1);
         if moved {
@@ -72,6 +72,14 @@ impl<D: Device> Driver<D> {
             return Turn::Busy;
         }
         if core.is_quiet() { self.rest() } else { Turn::Busy }
+    }
+
+    /// Does this shard's part in the removal of actors whose ports are not leased any more.
+    pub(crate) fn visit_ports(&self) {
+        let core = &*self.core;
+        if core.port_book.has_leaving() {
+            core.port_book.visit(core.id, &core.ports);
+        }
     }
 
     /// Decides how a quiet shard goes on.
@@ -82,7 +90,7 @@ impl<D: Device> Driver<D> {
         if !self.is_held() && core.clients.alive() == 0 && !in_flight {
             return Turn::Over;
         }
-        let now = core.clock.now();
+        let now = core.host.now();
         let since = *self.idle_since.get_or_insert(now);
         let pause = core.timers.next().map(|at| at.saturating_sub(now));
         let wait = pause.into_iter().chain(in_flight.then_some(LOOK_AFTER_NS)).min();
@@ -121,9 +129,9 @@ impl<D: Device> Driver<D> {
         self.core.come_back();
     }
 
-    /// Yields the shard's clock.
-    pub(crate) fn clock(&self) -> &Clock {
-        &self.core.clock
+    /// Yields the shard's host.
+    pub(crate) fn host(&self) -> &D::Host {
+        &self.core.host
     }
 
     /// Yields the shard's place in its node.

@@ -12,6 +12,7 @@ use quanta::Mock;
 use super::super::ClientPool;
 use super::*;
 use crate::chain::Chain;
+use crate::clock::Clock;
 use crate::control::{Control, IndexId};
 use crate::fabric::embedded::{Cluster, EmbeddedConfig};
 use crate::fabric::{DeviceContext, Fabric};
@@ -19,7 +20,7 @@ use crate::mapped::MappedDevice;
 use crate::message::{Message, Port};
 use crate::meter::Meter;
 use crate::pointer::{RemotePtr, ServerId};
-use crate::shard::{Abandoned, PortBook, Roster, Shard, ShardParts, Taken, mesh};
+use crate::shard::{Abandoned, PortBook, RING_MESSAGES, Roster, Shard, ShardParts, Taken, mesh};
 use crate::verbs::Verbs;
 
 const SPIN_NS: u64 = 50_000;
@@ -42,7 +43,7 @@ impl Node {
     fn new(shards: usize) -> (Self, Vec<Taken>) {
         let config = EmbeddedConfig { bytes_per_server: 16 << 20, ..EmbeddedConfig::default() };
         let cluster = Cluster::embedded(config).unwrap();
-        let ends = mesh(shards);
+        let ends = mesh(shards, RING_MESSAGES);
         let ports = PortBook::new(ends.iter().map(|ends| ends.unpark()).collect());
         let roster = Roster::new(ends, || {});
         let places: Vec<Taken> = (0..shards).map(|_| roster.take().unwrap()).collect();
@@ -73,7 +74,7 @@ impl Node {
             mesh,
             ports: Arc::clone(&self.ports),
             membership,
-            clock: self.clock.clone(),
+            host: self.clock.clone(),
             seed: 1,
             spin_ns: SPIN_NS,
             close_ns: CLOSE_NS,

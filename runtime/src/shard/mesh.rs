@@ -12,7 +12,8 @@ use rtrb::{Consumer, Producer, RingBuffer};
 use super::parking::{Parking, Unpark};
 use crate::message::{Envelope, ShardId};
 
-const RING_MESSAGES: usize = 1024;
+/// Messages that a ring between two threads has room for.
+pub(crate) const RING_MESSAGES: usize = 1024;
 
 /// One shard's ends of the rings.
 pub(crate) struct MeshEnds {
@@ -31,8 +32,8 @@ struct Outgoing {
     overflow: VecDeque<Envelope>,
 }
 
-/// Makes the rings between `shards` shards: for each of them its ends.
-pub(crate) fn mesh(shards: usize) -> Vec<MeshEnds> {
+/// Makes the rings between `shards` shards, each with room for `messages`: for each shard its ends.
+pub(crate) fn mesh(shards: usize, messages: usize) -> Vec<MeshEnds> {
     let parkings: Vec<Arc<Parking>> = (0..shards).map(|_| Arc::default()).collect();
     let mut ends: Vec<MeshEnds> = (0..shards)
         .map(|own| MeshEnds {
@@ -46,7 +47,7 @@ pub(crate) fn mesh(shards: usize) -> Vec<MeshEnds> {
         .collect();
     for from in 0..shards {
         for to in (0..shards).filter(|&to| to != from) {
-            let (producer, consumer) = RingBuffer::new(RING_MESSAGES);
+            let (producer, consumer) = RingBuffer::new(messages);
             ends[from].outgoing[to] = Some(Outgoing { ring: producer, overflow: VecDeque::new() });
             ends[to].incoming[from] = Some(consumer);
         }
@@ -124,6 +125,15 @@ impl MeshEnds {
         }
     }
 
+    /// Takes the next message from one sender.
+    #[cfg(feature = "sim")]
+    pub(super) fn take_from(&mut self, from: ShardId) -> Option<Envelope> {
+        match &mut self.incoming[usize::from(from.0)] {
+            Some(ring) => ring.pop().ok(),
+            None => self.to_self.pop_front(),
+        }
+    }
+
     /// Tells whether a message has arrived or waits for room.
     pub(super) fn has_work(&self) -> bool {
         self.overflowing > 0
@@ -143,8 +153,8 @@ mod tests {
 
     #[test]
     fn a_full_ring_overflows_and_keeps_the_order() {
-        let mut ends = mesh(2);
-        let total = 3 * RING_MESSAGES as u64;
+        let mut ends = mesh(2, 32);
+        let total = 1_000;
         for n in 0..total {
             ends[0].send(ShardId(1), numbered(n));
         }
@@ -163,7 +173,7 @@ mod tests {
 
     #[test]
     fn a_shard_can_write_to_itself() {
-        let mut ends = mesh(1);
+        let mut ends = mesh(1, 32);
         ends[0].send(ShardId(0), numbered(5));
         assert!(ends[0].has_work());
         let mut batch = Vec::new();

@@ -12,7 +12,7 @@
 //! ```
 //!
 //! - `core`: what a shard owns, and one turn of its work; `driver`: turns, spinning, and how long the shard may sleep;
-//!   `contract`: the fabric contract over it.
+//!   `pieces`: turns in pieces, for the simulator; `contract`: the fabric contract over the core.
 //! - Parts of the core: `clients`, the client pool, and `client_pool`, the trait of shards that have one; `mesh`, rings
 //!   to the other shards; `timers`, pauses; `parking`, waking a shard that sleeps.
 //! - The end: `shutdown` decides on its steps, `closing` carries them out.
@@ -29,6 +29,8 @@ mod core;
 mod driver;
 mod mesh;
 mod parking;
+#[cfg(feature = "sim")]
+mod pieces;
 mod port_book;
 mod roster;
 mod shutdown;
@@ -38,8 +40,6 @@ use std::future::Future;
 use std::rc::Rc;
 
 pub use self::client_pool::ClientPool;
-#[cfg(feature = "sim")]
-pub(crate) use self::clients::Clients;
 use self::clients::Panic;
 pub use self::clients::{JoinError, JoinHandle};
 pub use self::closing::Abandoned;
@@ -47,9 +47,7 @@ pub use self::contract::Submission;
 use self::core::Core;
 pub(crate) use self::core::{Remains, ShardParts};
 pub(crate) use self::driver::{Driver, Turn};
-pub(crate) use self::mesh::{MeshEnds, mesh};
-#[cfg(feature = "sim")]
-pub(crate) use self::parking::Parking;
+pub(crate) use self::mesh::{MeshEnds, RING_MESSAGES, mesh};
 pub use self::parking::Unpark;
 pub(crate) use self::port_book::PortBook;
 pub(crate) use self::roster::{Membership, Roster, Taken};

@@ -15,6 +15,7 @@ use slab::Slab;
 
 use super::core::Core;
 use crate::engine::Device;
+use crate::host::Host;
 use crate::waiter::Waiter;
 
 /// Heaps smaller than this are not worth sweeping.
@@ -34,8 +35,8 @@ struct Inner {
 /// A pause that waits.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 struct Entry {
-    place: usize,
     number: u64,
+    place: usize,
 }
 
 impl Timers {
@@ -44,7 +45,7 @@ impl Timers {
         inner.added += 1;
         let number = inner.added;
         let place = inner.waiting.insert((number, waiter));
-        let entry = Entry { place, number };
+        let entry = Entry { number, place };
         inner.heap.push(Reverse((at_ns, entry)));
         entry
     }
@@ -119,7 +120,7 @@ impl<D: Device> Future for Pause<D> {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        if self.core.clock.now() >= self.until_ns {
+        if self.core.host.now() >= self.until_ns {
             return Poll::Ready(());
         }
         let waiter = self.core.waiter(cx);

@@ -1,4 +1,5 @@
-//! The phases of a run: opening the tree everywhere, loading it, work under faults, liveness, rest, and a last look.
+//! The phases of a run: opening the tree everywhere, loading it, work under faults, liveness, rest, a last look, and
+//! the end of the compute nodes.
 
 use std::future::Future;
 
@@ -14,7 +15,7 @@ use farwood_index::{
 use farwood_lock::{LockConfig, LockStats};
 use farwood_runtime::alloc::Books;
 use farwood_runtime::sim::{Fault, SimShard, Simulation, Stop};
-use farwood_runtime::{ClientPool, Control, ControlError, Verbs};
+use farwood_runtime::{Abandoned, ClientPool, Control, ControlError, Verbs};
 use futures::FutureExt;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
@@ -110,6 +111,7 @@ impl<'r> Run<'r> {
             return Err(format!("the death of no compute node explains that {wait}"));
         }
         self.use_others()?;
+        self.part(fleet)?;
         Ok(keys)
     }
 
@@ -607,6 +609,31 @@ impl<'r> Run<'r> {
             Ok(absent) => Err(format!("{absent} keys of the index {name:?} are not there")),
             Err::<u64, IndexError>(error) => Err(format!("the index {name:?} cannot be used: {error}")),
         }
+    }
+
+    /// Lets the compute nodes that are alive end: the index's actors go with its last handle, and closed shards
+    /// leave nothing undone.
+    fn part(&self, fleet: Vec<Member>) -> Result<(), String> {
+        let shards = fleet.iter().map(|member| member.shard.clone());
+        let shards: Vec<SimShard> = shards.filter(|shard| !shard.is_dead()).collect();
+        drop(fleet);
+        self.until_idle()?;
+        if let Some(place) = shards.iter().position(|shard| shard.actors() > 0) {
+            let actors = shards[place].actors();
+            return Err(format!("{actors} actors of a dropped index are left on live shard {place}"));
+        }
+        let closing: Vec<_> = shards.into_iter().map(|shard| shard.spawn(shard.clone().close())).collect();
+        self.until_idle()?;
+        for (place, closed) in closing.into_iter().enumerate() {
+            let closed = closed.outcome().now_or_never();
+            let mut abandoned = closed.and_then(Result::ok).ok_or("a shard that is closed never ends")?;
+            // The crew asks it whether it is dead.
+            abandoned.handles = 0;
+            if abandoned != Abandoned::default() {
+                return Err(format!("live shard {place} is closed and abandons work: {abandoned:?}"));
+            }
+        }
+        Ok(())
     }
 
     /// Gets all keys, writes some, which completes what others have left half done, and gets all again: what was not

@@ -1,189 +1,120 @@
-//! A simulated core and the shard on it: clients that take turns, chains, pauses, mailboxes, and a clock that runs
-//! ahead of the world's while the core computes.
+//! A simulated core: the runner of one shard's driver, in virtual time. It takes the shard's turns in pieces, each at a
+//! moment of its own, and has a clock that runs ahead of the world's while the core computes.
 //!
 //! A client runs at one moment of the world's time, and what it costs is added to the core's clock: what it posts then
 //! leaves later, and the next client gets its turn when the core is free again. A message does not wait for that; its
 //! handler runs when it arrives and delays the core by what it costs, as in a poller that looks at its mailbox between
-//! any two pieces of work.
+//! any two pieces of work. Between pieces the shard sleeps; whatever wakes it makes the core look for what to post.
 
 use std::cell::{Cell, RefCell, RefMut};
-use std::collections::BTreeMap;
-use std::num::NonZero;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::{Context, Wake, Waker};
+use std::task::{Wake, Waker};
 
-use rand::rngs::SmallRng;
-use rand::{Rng, SeedableRng};
 use smallvec::SmallVec;
 
-use super::fabric::{Event, Fabric, Notice};
-use super::world::{Woken, World};
-use crate::buffer::BufferPool;
-use crate::chain::Chain;
-use crate::control::Control;
-use crate::engine::{Device, Engine, SlotKey, Slots};
-use crate::message::{Envelope, ShardId};
-use crate::ports::Ports;
-use crate::shard::{Clients, Parking};
-use crate::verbs::{Capabilities, FabricError};
-use crate::waiter::Waiter;
+use super::fabric::{Event, Notice};
+use super::shard::{SimDevice, SimHost, SimShard};
+use super::world::Woken;
+use crate::engine::{Engine, SlotKey};
+use crate::message::ShardId;
+use crate::shard::Driver;
+use crate::verbs::FabricError;
 
-/// Parts that a core is made of.
-pub(super) struct HostCoreParts {
-    pub(super) id: u32,
-    pub(super) shard: ShardId,
-    pub(super) shards: usize,
-    pub(super) node: u16,
-    pub(super) node_id: u16,
-    pub(super) machine: u16,
-    pub(super) control: Arc<dyn Control>,
-    pub(super) capabilities: Capabilities,
-    pub(super) credits: NonZero<usize>,
-    pub(super) any_order: bool,
-    pub(super) seed: u64,
-}
-
-/// A core and its shard.
+/// A core and the shard on it.
 pub(super) struct HostCore {
-    pub(super) id: u32,
-    pub(super) shard: ShardId,
-    pub(super) shards: usize,
-    /// The compute node, by its place in the simulation, and by its id in the cluster.
-    pub(super) node: u16,
-    pub(super) node_id: u16,
+    host: Rc<SimHost>,
+    driver: Driver<SimDevice>,
     machine: u16,
-    pub(super) control: Arc<dyn Control>,
-    pub(super) capabilities: Capabilities,
-    pub(super) world: Rc<World>,
-    engine: RefCell<Engine<SimDevice>>,
-    pub(super) clients: Clients,
-    pub(super) buffers: BufferPool,
-    pub(super) ports: Ports,
-    /// Chains so far.
-    pub(super) posted: Cell<u64>,
-    /// Payload bytes that they write.
-    pub(super) written: Cell<u64>,
-    timers: RefCell<BTreeMap<u32, Waiter>>,
-    timers_made: Cell<u32>,
+    /// Ends the shard's sleep.
+    waker: Waker,
     /// When messages from each shard of the node have arrived here so far.
     pub(super) heard_ns: RefCell<Vec<u64>>,
     /// Set if any of the ready clients has the next turn, rather than the one that has been ready for longest.
     any_order: bool,
-    rng: RefCell<SmallRng>,
-    clock: Rc<Cell<u64>>,
     busy_until_ns: Cell<u64>,
     /// CPU time of completions that were found and not yet accounted for.
     debt_ns: Cell<u64>,
-    /// The latest time that a client or handler was told.
-    told_ns: Cell<u64>,
     turn_posted: Cell<bool>,
+    /// Moments at which the core looks for pauses that are over, the next one last.
+    alarms_ns: RefCell<SmallVec<[u64; 4]>>,
     /// Until when it does nothing; 0 if it is not stalled.
     stalled_until_ns: Cell<u64>,
     /// Notices that came while it was stalled.
     held_back: RefCell<Vec<Notice>>,
-    is_dead: Cell<bool>,
-    parking: Arc<Parking>,
-    waker: Waker,
 }
 
 impl HostCore {
-    pub(super) fn new(parts: HostCoreParts, world: Rc<World>) -> Self {
-        let clock = Rc::new(Cell::new(0));
-        let parking = Arc::new(Parking::default());
-        let servers = parts.control.servers().len();
-        let device = SimDevice {
-            core: parts.id,
-            clock: Rc::clone(&clock),
-            fabric: Rc::clone(&world.fabric),
-            capabilities: parts.capabilities,
-            finished: Vec::new(),
-        };
-        let waker = Waker::from(Arc::new(CoreWaker { core: parts.id, woken: Arc::clone(&world.woken) }));
+    pub(super) fn new(
+        host: Rc<SimHost>,
+        driver: Driver<SimDevice>,
+        machine: u16,
+        shards: usize,
+        any_order: bool,
+    ) -> Self {
+        let waker = CoreWaker { core: host.id, woken: Arc::clone(&host.world.woken) };
         let core = HostCore {
-            id: parts.id,
-            shard: parts.shard,
-            shards: parts.shards,
-            node: parts.node,
-            node_id: parts.node_id,
-            machine: parts.machine,
-            control: parts.control,
-            capabilities: parts.capabilities,
-            world,
-            engine: RefCell::new(Engine::new(device, servers, parts.credits)),
-            clients: Clients::new(Arc::clone(&parking)),
-            buffers: BufferPool::new(),
-            ports: Ports::default(),
-            posted: Cell::new(0),
-            written: Cell::new(0),
-            timers: RefCell::default(),
-            timers_made: Cell::new(0),
-            heard_ns: RefCell::new(vec![0; parts.shards]),
-            any_order: parts.any_order,
-            rng: RefCell::new(SmallRng::seed_from_u64(parts.seed)),
-            clock,
+            host,
+            driver,
+            machine,
+            waker: Waker::from(Arc::new(waker)),
+            heard_ns: RefCell::new(vec![0; shards]),
+            any_order,
             busy_until_ns: Cell::new(0),
             debt_ns: Cell::new(0),
-            told_ns: Cell::new(0),
             turn_posted: Cell::new(false),
+            alarms_ns: RefCell::default(),
             stalled_until_ns: Cell::new(0),
             held_back: RefCell::default(),
-            is_dead: Cell::new(false),
-            parking,
-            waker,
         };
-        core.parking.prepare(&core.waker);
+        core.driver.announce_sleep(&core.waker);
         core
+    }
+
+    /// Makes one more handle to the shard.
+    pub(super) fn shard(&self) -> SimShard {
+        self.driver.handle()
+    }
+
+    pub(super) fn driver(&self) -> &Driver<SimDevice> {
+        &self.driver
+    }
+
+    pub(super) fn engine(&self) -> RefMut<'_, Engine<SimDevice>> {
+        self.driver.engine()
+    }
+
+    pub(super) fn id(&self) -> u32 {
+        self.host.id
+    }
+
+    pub(super) fn node(&self) -> u16 {
+        self.host.node
+    }
+
+    pub(super) fn node_id(&self) -> u16 {
+        self.host.node_id
     }
 
     pub(super) fn machine(&self) -> u16 {
         self.machine
     }
 
-    pub(super) fn engine(&self) -> RefMut<'_, Engine<SimDevice>> {
-        self.engine.borrow_mut()
-    }
-
-    /// Returns the core's own time.
-    #[inline]
-    pub(super) fn now(&self) -> u64 {
-        self.clock.get().max(self.world.now())
-    }
-
-    /// Returns the core's own time for its clients and handlers. It never goes back, although a handler that interrupts
-    /// a client's turn runs at an earlier time than the end of that turn.
-    #[inline]
-    pub(super) fn tell_time(&self) -> u64 {
-        let now = self.now().max(self.told_ns.get());
-        self.told_ns.set(now);
-        now
-    }
-
-    /// Lets the core compute for so long.
-    #[inline]
-    pub(super) fn work(&self, ns: u64) {
-        self.clock.set(self.now() + ns);
-    }
-
-    pub(super) fn random(&self) -> u64 {
-        self.rng.borrow_mut().random()
-    }
-
     pub(super) fn is_dead(&self) -> bool {
-        self.is_dead.get()
+        self.host.is_dead.get()
     }
 
     /// Stops the core for good, whatever it was about to do.
     pub(super) fn stop(&self) {
-        self.is_dead.set(true);
+        self.host.is_dead.set(true);
     }
 
     /// Lets the core do nothing for so long: no turns, no messages, no look at what was completed.
     pub(super) fn stall(&self, ns: u64) {
-        let until = self.busy_until_ns.get().max(self.world.now()) + ns;
+        let until = self.busy_until_ns.get().max(self.world_now()) + ns;
         self.busy_until_ns.set(until);
         self.stalled_until_ns.set(until);
-        self.world.fabric.borrow_mut().events.post(until, Event::Resumed(self.id));
+        self.post(until, Event::Resumed(self.host.id));
     }
 
     pub(super) fn is_stalled(&self) -> bool {
@@ -196,69 +127,47 @@ impl HostCore {
 
     /// Lets the core go on, unless it was stalled once more; yields what came in the meantime.
     pub(super) fn resume(&self) -> Vec<Notice> {
-        if self.world.now() < self.stalled_until_ns.get() {
+        if self.world_now() < self.stalled_until_ns.get() {
             return Vec::new();
         }
         self.stalled_until_ns.set(0);
+        self.settle();
         self.held_back.take()
-    }
-
-    pub(super) fn wake(&self, waiter: Waiter) {
-        match waiter {
-            Waiter::Client(key) => {
-                self.clients.make_ready(key);
-                self.request_turn();
-            }
-            Waiter::Task(waker) => waker.wake(),
-        }
-    }
-
-    pub(super) fn waiter(&self, cx: &mut Context<'_>) -> Waiter {
-        match self.clients.current(cx.waker()) {
-            Some(key) => Waiter::Client(key),
-            None => Waiter::Task(cx.waker().clone()),
-        }
-    }
-
-    /// Sees to it that ready clients get a turn.
-    pub(super) fn request_turn(&self) {
-        if !self.parking.is_parked() {
-            self.parking.prepare(&self.waker);
-        }
-        if !self.turn_posted.get() && !self.is_dead.get() && self.clients.has_ready() {
-            self.turn_posted.set(true);
-            self.world.fabric.borrow_mut().events.post(self.busy_until_ns.get(), Event::Turn(self.id));
-        }
     }
 
     /// Gives a client its turn.
     pub(super) fn take_turn(&self) {
         self.turn_posted.set(false);
-        if self.is_dead.get() {
+        if self.is_dead() {
             return;
         }
-        let now = self.world.now();
+        let now = self.world_now();
         if self.busy_until_ns.get() <= now {
-            self.clock.set(now + self.debt_ns.replace(0));
-            if self.any_order {
-                self.clients.promote(self.random());
-            }
-            self.clients.run_next();
-            self.busy_until_ns.set(self.clock.get());
+            self.host.clock_ns.set(now + self.debt_ns.replace(0));
+            self.driver.awaken();
+            self.driver.run_one(self.any_order);
+            self.busy_until_ns.set(self.host.clock_ns.get());
         }
-        self.request_turn();
+        self.settle();
     }
 
-    /// Handles a message that has arrived.
-    pub(super) fn receive(&self, from: ShardId, envelope: Envelope, cpu_ns: u64) {
-        if self.is_dead.get() {
+    /// Handles a message that has arrived from a shard of the node. `hear` is told its first two words.
+    pub(super) fn receive(&self, from: ShardId, sender: &HostCore, cpu_ns: u64, hear: impl FnOnce(u64, u64)) {
+        // A message that its ring had no room for is still with the sender.
+        sender.driver.flush();
+        let envelope =
+            self.driver.take_message(from).expect("messages arrive in the order in which they left");
+        hear(envelope.message.0[0], envelope.message.0[1]);
+        if self.is_dead() {
             return;
         }
-        let now = self.world.now();
-        self.clock.set(now + cpu_ns);
-        self.ports.deliver(from, envelope);
-        let cost = self.clock.get() - now;
+        let now = self.world_now();
+        self.host.clock_ns.set(now + cpu_ns);
+        self.driver.awaken();
+        self.driver.deliver(from, envelope);
+        let cost = self.host.clock_ns.get() - now;
         self.busy_until_ns.set(self.busy_until_ns.get().max(now) + cost);
+        self.settle();
     }
 
     /// Takes a chain's outcome. To find it and to look at what it brought costs `cpu_ns`.
@@ -270,90 +179,58 @@ impl HostCore {
         cpu_ns: u64,
     ) {
         self.debt_ns.set(self.debt_ns.get() + cpu_ns);
-        // Wakers may run code that submits: they are called when the engine is free again.
-        let mut tasks: SmallVec<[Waiter; 4]> = SmallVec::new();
-        let mut engine = self.engine.borrow_mut();
-        engine.device_mut().finished.push((slot, outcome, span_ns));
-        engine.poll(&mut |waiter| match waiter {
-            Waiter::Client(key) => self.clients.make_ready(key),
-            Waiter::Task(_) => tasks.push(waiter),
-        });
-        drop(engine);
-        for waiter in tasks {
-            self.wake(waiter);
-        }
-        if !self.turn_posted.get() && self.busy_until_ns.get() <= self.world.now() {
+        self.engine().device_mut().finish(slot, outcome, span_ns);
+        self.driver.awaken();
+        self.driver.poll_engine();
+        if !self.turn_posted.get() && self.busy_until_ns.get() <= self.world_now() {
             // The core is free: an event for this very moment would only cost time.
             return self.take_turn();
         }
-        self.request_turn();
+        self.settle();
     }
 
-    /// Wakes `waiter` at `at`; yields what [`HostCore::cancel_timer`] wants.
-    pub(super) fn set_timer(&self, at: u64, waiter: Waiter) -> u32 {
-        let timer = self.timers_made.get();
-        self.timers_made.set(timer.wrapping_add(1));
-        self.timers.borrow_mut().insert(timer, waiter);
-        self.world.fabric.borrow_mut().events.post(at, Event::Timer { core: self.id, timer });
-        timer
+    /// Ends the pauses that are over.
+    pub(super) fn ring(&self) {
+        let now = self.world_now();
+        self.alarms_ns.borrow_mut().retain(|at| *at > now);
+        self.driver.awaken();
+        self.driver.fire_timers(now);
+        self.settle();
     }
 
-    pub(super) fn cancel_timer(&self, timer: u32) {
-        let cancelled = self.timers.borrow_mut().remove(&timer);
-        drop(cancelled);
-    }
-
-    /// Replaces the waiter of a timer.
-    pub(super) fn replace_timer(&self, timer: u32, waiter: Waiter) {
-        self.timers.borrow_mut().insert(timer, waiter);
-    }
-
-    /// Drops all timers: no client waits any more.
-    pub(super) fn clear_timers(&self) {
-        let timers = std::mem::take(&mut *self.timers.borrow_mut());
-        drop(timers);
-    }
-
-    /// Ends a pause.
-    pub(super) fn ring(&self, timer: u32) {
-        let waiter = self.timers.borrow_mut().remove(&timer);
-        if let Some(waiter) = waiter {
-            self.wake(waiter);
+    /// Lets the shard sleep, and sees to it that ready clients get a turn and pauses end.
+    pub(super) fn settle(&self) {
+        if self.is_dead() {
+            return;
+        }
+        self.driver.announce_sleep(&self.waker);
+        if !self.is_stalled() {
+            // As that may wake the shard, for the next round.
+            self.driver.visit_ports();
+        }
+        if !self.turn_posted.get() && self.driver.has_ready() {
+            self.turn_posted.set(true);
+            self.post(self.busy_until_ns.get(), Event::Turn(self.host.id));
+        }
+        let mut alarms = self.alarms_ns.borrow_mut();
+        if let Some(at) = self.driver.next_deadline()
+            && alarms.last().is_none_or(|next| at < *next)
+        {
+            alarms.push(at);
+            self.post(at, Event::Alarm(self.host.id));
         }
     }
-}
 
-/// Hands chains to the fabric, and hears from it what became of them.
-pub(super) struct SimDevice {
-    core: u32,
-    clock: Rc<Cell<u64>>,
-    fabric: Rc<RefCell<Fabric>>,
-    capabilities: Capabilities,
-    finished: Vec<(SlotKey, Result<(), FabricError>, u32)>,
-}
-
-impl Device for SimDevice {
-    fn capabilities(&self) -> &Capabilities {
-        &self.capabilities
+    fn world_now(&self) -> u64 {
+        self.host.world.now()
     }
 
-    fn post(&mut self, key: SlotKey, chain: &Chain) {
-        let mut fabric = self.fabric.borrow_mut();
-        let clock = self.clock.get().max(fabric.events.now()) + fabric.profile.post_ns;
-        self.clock.set(clock);
-        fabric.post(self.core, clock, key, chain.server());
-    }
-
-    fn poll(&mut self, slots: &mut Slots) -> usize {
-        let finished = self.finished.len();
-        for (key, outcome, span_ns) in self.finished.drain(..) {
-            slots.complete(key, outcome, span_ns);
-        }
-        finished
+    fn post(&self, at: u64, event: Event) {
+        self.host.world.fabric.borrow_mut().events.post(at, event);
     }
 }
 
-/// Tells the world that a client of a core was woken by a waker of its own.
+/// Tells the world that the shard of a core was woken.
 struct CoreWaker {
     core: u32,
     woken: Arc<Woken>,

@@ -6,8 +6,8 @@
 //!
 //! - `profile`: what NICs and cores cost, with sources; `rules`: how far verbs reorder, and which faults strike.
 //! - `world`: the loop over `events`, from one to the next. `fabric`: a verb's way through the `nic`s; `flight`: what
-//!   is on its way. `host_core`: clients, their turns and their clock; `shard`: what they see of it. `control`: the
-//!   memory servers' control services. `trace`: what happened.
+//!   is on its way. `host_core`: the runner of a shard, in virtual time; `shard`: the shard's device and host.
+//!   `control`: the memory servers' control services. `trace`: what happened.
 
 mod control;
 mod events;
@@ -25,17 +25,17 @@ mod world;
 
 use std::cell::RefCell;
 use std::future::Future;
+use std::iter;
 use std::num::NonZero;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use self::control::SimControl;
 use self::fabric::Fabric;
-use self::host_core::{HostCore, HostCoreParts};
+use self::host_core::HostCore;
 pub use self::profile::Profile;
 pub use self::rules::{Fault, FaultMix, Reordering, Rule};
-pub use self::shard::{SimPause, SimShard, SimSubmission};
+pub use self::shard::{SimDevice, SimHost, SimShard};
 use self::trace::Mark;
 use self::world::World;
 use crate::control::Control;
@@ -43,8 +43,9 @@ use crate::fabric::Fabric as _;
 use crate::fabric::embedded::{Cluster, EmbeddedConfig};
 use crate::mapped::line::LineMode;
 use crate::memory::ClusterError;
-use crate::message::{Port, PortLease, ShardId};
+use crate::message::{PortLease, ShardId};
 use crate::node_context::NodeContext;
+use crate::shard::{MeshEnds, PortBook, Roster, Shard, ShardParts, Taken, mesh};
 use crate::verbs::Capabilities;
 
 /// Configuration of a simulated cluster.
@@ -87,6 +88,10 @@ pub struct SimConfig {
 pub const FENCED_AFTER_NS: u64 = 200_000;
 /// The time after which the control services say so, in ns.
 pub const DEAD_AFTER_NS: u64 = 400_000;
+/// Time that clients may go on when their shard is closed.
+const CLOSE_NS: u64 = 1_000_000_000;
+/// Messages that a ring between two shards has room for: few, so that rings overflow.
+const RING_MESSAGES: usize = 8;
 
 impl Default for SimConfig {
     fn default() -> Self {
@@ -215,26 +220,34 @@ impl Simulation {
             write_interval_ns: profile.write_interval_ns,
         };
         let node = self.nodes();
-        for shard in 0..shards {
-            let id = u32::from(node) * u32::from(shards) + u32::from(shard);
-            let parts = HostCoreParts {
-                id,
-                shard: ShardId(shard),
-                shards: usize::from(shards),
-                node,
+        let ends = mesh(usize::from(shards), RING_MESSAGES);
+        let ports = PortBook::new(ends.iter().map(MeshEnds::unpark).collect());
+        let roster = Roster::new(ends, || {});
+        let places: Vec<Taken> = iter::from_fn(|| roster.take()).collect();
+        places.iter().for_each(Taken::attach);
+        for (shard, place) in (0..shards).map(ShardId).zip(places) {
+            let id = u32::from(node) * u32::from(shards) + u32::from(shard.0);
+            let host = SimHost::new(id, shard, (node, node_id), Rc::clone(&self.world));
+            let (membership, ends) = place.join().expect("all shards are attached");
+            let (_, driver) = Shard::new(ShardParts {
+                id: shard,
                 node_id,
-                machine,
                 control: Arc::clone(&control),
-                capabilities,
+                device: SimDevice::new(Rc::clone(&host), capabilities),
                 credits,
-                any_order,
+                mesh: ends,
+                ports: Arc::clone(&ports),
+                membership,
+                host: Rc::clone(&host),
                 seed: mixed(seed, 1000 + u64::from(id)),
-            };
-            let core = HostCore::new(parts, Rc::clone(&self.world));
+                spin_ns: 0,
+                close_ns: CLOSE_NS,
+            });
+            let core = HostCore::new(host, driver, machine, usize::from(shards), any_order);
             self.world.cores.borrow_mut().push(Rc::new(core));
         }
         let seed = mixed(seed, 100 + u64::from(node));
-        let node = SimNode { control, ports: AtomicU32::new(0), machine, seed };
+        let node = SimNode { control, ports, machine, seed };
         self.nodes.borrow_mut().push(Rc::new(node));
     }
 
@@ -285,7 +298,7 @@ impl Simulation {
     pub fn shard(&self, node: u16, shard: u16) -> SimShard {
         let shards = self.config.shards;
         assert!(shard < shards, "nodes have {shards} shards");
-        SimShard(self.world.core(u32::from(node) * u32::from(shards) + u32::from(shard)))
+        self.world.core(u32::from(node) * u32::from(shards) + u32::from(shard)).shard()
     }
 
     /// Returns the memory servers.
@@ -511,7 +524,7 @@ impl Drop for Simulation {
 /// A simulated compute node as a whole.
 pub struct SimNode {
     control: Arc<dyn Control>,
-    ports: AtomicU32,
+    ports: Arc<PortBook>,
     machine: u16,
     seed: u64,
 }
@@ -522,7 +535,7 @@ impl NodeContext for SimNode {
     }
 
     fn allocate_port(&self) -> PortLease {
-        PortLease::for_ever(Port(self.ports.fetch_add(1, Ordering::Relaxed)))
+        self.ports.lease()
     }
 
     fn seed(&self) -> u64 {

@@ -1,44 +1,20 @@
-//! A simulated shard, as the code above the fabric contract sees it.
+//! A simulated shard: a [`Shard`] whose device is the simulated fabric, and whose host is a simulated core.
 
-use std::future::Future;
-use std::pin::Pin;
+use std::cell::Cell;
 use std::rc::Rc;
-use std::sync::Arc;
-use std::task::{Context, Poll};
 
-use super::host_core::HostCore;
-use crate::buffer::Buf;
+use super::world::World;
 use crate::chain::{Chain, Op};
-use crate::control::Control;
-use crate::engine::SlotKey;
-use crate::message::{Envelope, Message, Port, ShardId};
-use crate::meter::Meter;
-use crate::shard::{ClientPool, JoinHandle};
-use crate::verbs::{Capabilities, Completion, Failed, Handler, Verbs};
-use crate::waiter::Waiter;
+use crate::engine::{Device, SlotKey, Slots};
+use crate::host::Host;
+use crate::message::ShardId;
+use crate::shard::Shard;
+use crate::verbs::{Capabilities, FabricError};
 
 /// A handle to a simulated shard. Clones are cheap.
-#[derive(Clone)]
-pub struct SimShard(pub(super) Rc<HostCore>);
+pub type SimShard = Shard<SimDevice>;
 
 impl SimShard {
-    /// Runs `client` as one of the shard's clients. It runs to its end also if the handle is dropped, unless its node
-    /// stops or the simulation ends.
-    ///
-    /// ```
-    /// # use farwood_runtime::sim::{SimConfig, Simulation};
-    /// # let simulation = Simulation::new(&SimConfig::default()).unwrap();
-    /// let mut client = simulation.shard(0, 0).spawn(async { 7 });
-    /// assert_eq!(simulation.run(1_000_000, || false), Err(farwood_runtime::sim::Stop::Idle));
-    /// assert_eq!(futures::FutureExt::now_or_never(&mut client), Some(7));
-    /// ```
-    pub fn spawn<T: 'static>(&self, client: impl Future<Output = T> + 'static) -> JoinHandle<T> {
-        let (task, handle) = JoinHandle::around(client);
-        self.0.clients.spawn(task);
-        self.0.request_turn();
-        handle
-    }
-
     /// Lets the core compute for `ns` nanoseconds: what a client does beside posting and waiting.
     ///
     /// ```
@@ -56,7 +32,7 @@ impl SimShard {
     /// assert!(took.unwrap() >= 5_000);
     /// ```
     pub fn work(&self, ns: u64) {
-        self.0.work(ns);
+        self.host().work(ns);
     }
 
     /// Returns the compute node's place in the simulation.
@@ -67,7 +43,7 @@ impl SimShard {
     /// assert_eq!(simulation.shard(1, 0).node(), 1);
     /// ```
     pub fn node(&self) -> u16 {
-        self.0.node
+        self.host().node
     }
 
     /// Tells whether its compute node has stopped.
@@ -81,7 +57,7 @@ impl SimShard {
     /// assert!(shard.is_dead());
     /// ```
     pub fn is_dead(&self) -> bool {
-        self.0.is_dead()
+        self.host().is_dead.get()
     }
 
     /// Chains that were submitted so far. Where one client has the shard to itself and posts nothing in parallel, they
@@ -98,7 +74,7 @@ impl SimShard {
     /// assert_eq!(shard.chains_posted(), 1);
     /// ```
     pub fn chains_posted(&self) -> u64 {
-        self.0.posted.get()
+        self.host().posted.get()
     }
 
     /// Counts the payload bytes that those chains write, unlocks included.
@@ -116,106 +92,110 @@ impl SimShard {
     /// assert_eq!(shard.bytes_written(), 8);
     /// ```
     pub fn bytes_written(&self) -> u64 {
-        self.0.written.get()
+        self.host().written.get()
     }
 }
 
-impl ClientPool for SimShard {
-    fn spawn<T: 'static>(&self, client: impl Future<Output = T> + 'static) -> JoinHandle<T> {
-        SimShard::spawn(self, client)
+/// State that a simulated core shares with its shard: with the shard's device, and with its handles.
+pub struct SimHost {
+    pub(super) id: u32,
+    pub(super) shard: ShardId,
+    /// The compute node, by its place in the simulation, and by its id in the cluster.
+    pub(super) node: u16,
+    pub(super) node_id: u16,
+    pub(super) world: Rc<World>,
+    /// The core's own time while it computes.
+    pub(super) clock_ns: Cell<u64>,
+    /// The latest time that a client or handler was told.
+    told_ns: Cell<u64>,
+    /// Chains so far.
+    posted: Cell<u64>,
+    /// Payload bytes that they write.
+    written: Cell<u64>,
+    pub(super) is_dead: Cell<bool>,
+}
+
+impl SimHost {
+    pub(super) fn new(id: u32, shard: ShardId, (node, node_id): (u16, u16), world: Rc<World>) -> Rc<Self> {
+        let (clock_ns, told_ns, posted, written) = Default::default();
+        Rc::new(SimHost {
+            id,
+            shard,
+            node,
+            node_id,
+            world,
+            clock_ns,
+            told_ns,
+            posted,
+            written,
+            is_dead: Cell::new(false),
+        })
     }
 
-    fn buffers_leased(&self) -> usize {
-        self.0.buffers.leased()
+    /// Returns the core's own time, which goes back when a handler interrupts a client's turn.
+    #[inline]
+    fn clock(&self) -> u64 {
+        self.clock_ns.get().max(self.world.now())
     }
 
-    fn chains_in_flight(&self) -> usize {
-        self.0.engine().in_flight()
-    }
-
-    fn clients_alive(&self) -> usize {
-        self.0.clients.alive()
+    fn work(&self, ns: u64) {
+        self.clock_ns.set(self.clock() + ns);
     }
 }
 
-impl Verbs for SimShard {
-    type Submission = SimSubmission;
-    type Pause = SimPause;
-
-    fn shard(&self) -> ShardId {
-        self.0.shard
+impl Host for Rc<SimHost> {
+    #[inline]
+    fn now(&self) -> u64 {
+        let now = self.clock().max(self.told_ns.get());
+        self.told_ns.set(now);
+        now
     }
 
-    fn shards(&self) -> usize {
-        self.0.shards
+    fn sent(&self, to: ShardId) {
+        self.world.send(self, to, self.clock());
+    }
+}
+
+/// Hands chains to the fabric, and hears from it what became of them.
+pub struct SimDevice {
+    host: Rc<SimHost>,
+    capabilities: Capabilities,
+    finished: Vec<(SlotKey, Result<(), FabricError>, u32)>,
+}
+
+impl SimDevice {
+    pub(super) fn new(host: Rc<SimHost>, capabilities: Capabilities) -> Self {
+        SimDevice { host, capabilities, finished: Vec::new() }
     }
 
-    fn node_id(&self) -> u16 {
-        self.0.node_id
+    /// Takes a chain's outcome from the fabric, for the engine's next look.
+    pub(super) fn finish(&mut self, slot: SlotKey, outcome: Result<(), FabricError>, span_ns: u32) {
+        self.finished.push((slot, outcome, span_ns));
     }
+}
+
+impl Device for SimDevice {
+    type Host = Rc<SimHost>;
 
     fn capabilities(&self) -> &Capabilities {
-        &self.0.capabilities
+        &self.capabilities
     }
 
-    fn control(&self) -> &Arc<dyn Control> {
-        &self.0.control
+    fn post(&mut self, key: SlotKey, chain: &Chain) {
+        let host = &*self.host;
+        host.posted.set(host.posted.get() + 1);
+        host.written.set(host.written.get() + written_by(chain));
+        let mut fabric = host.world.fabric.borrow_mut();
+        host.work(fabric.profile.post_ns);
+        fabric.post(host.id, host.clock_ns.get(), key, chain.server());
     }
 
-    fn lease(&self, bytes: usize) -> Buf {
-        self.0.buffers.lease(bytes)
-    }
-
-    fn post(&self, meter: &Meter, chain: Chain) -> SimSubmission {
-        meter.verbs(chain.verbs());
-        self.0.posted.set(self.0.posted.get() + 1);
-        self.0.written.set(self.0.written.get() + written_by(&chain));
-        let slot = self.0.engine().submit(chain);
-        SimSubmission { core: Rc::clone(&self.0), slot: Some(slot) }
-    }
-
-    fn now(&self) -> u64 {
-        self.0.tell_time()
-    }
-
-    fn random(&self) -> u64 {
-        self.0.random()
-    }
-
-    fn pause(&self, ns: u64) -> SimPause {
-        // At least a nanosecond: a client that waits for the clock in a loop gets there.
-        SimPause {
-            core: Rc::clone(&self.0),
-            until_ns: self.0.tell_time().saturating_add(ns.max(1)),
-            timer: None,
+    fn poll(&mut self, slots: &mut Slots) -> usize {
+        let finished = self.finished.len();
+        for (key, outcome, span_ns) in self.finished.drain(..) {
+            slots.complete(key, outcome, span_ns);
         }
-    }
-
-    fn waiter(&self, cx: &mut Context<'_>) -> Waiter {
-        self.0.waiter(cx)
-    }
-
-    fn wake(&self, waiter: Waiter) {
-        self.0.wake(waiter);
-    }
-
-    fn defer(&self, task: impl Future<Output = ()> + 'static) {
-        // A stopped node cleans nothing up.
-        if self.0.world.is_over() || self.0.is_dead() {
-            return;
-        }
-        self.0.clients.spawn(Box::pin(task));
-        self.0.request_turn();
-    }
-
-    fn send(&self, to: ShardId, port: Port, message: Message) {
-        if !self.0.world.is_over() {
-            self.0.world.send(&self.0, to, Envelope { port, message });
-        }
-    }
-
-    fn listen(&self, port: Port, handler: Handler) {
-        self.0.ports.listen(port, handler, None);
+        finished
     }
 }
 
@@ -226,63 +206,4 @@ fn written_by(chain: &Chain) -> u64 {
         _ => 0,
     });
     bytes.sum()
-}
-
-/// A posted chain of a [`SimShard`].
-pub struct SimSubmission {
-    core: Rc<HostCore>,
-    slot: Option<SlotKey>,
-}
-
-impl Future for SimSubmission {
-    type Output = Result<Completion, Failed>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let this = &mut *self;
-        let slot = this.slot.expect("a submission is not polled after it was ready");
-        let outcome = this.core.engine().take(slot, || this.core.waiter(cx));
-        if outcome.is_ready() {
-            this.slot = None;
-        }
-        outcome
-    }
-}
-
-impl Drop for SimSubmission {
-    fn drop(&mut self) {
-        if let Some(slot) = self.slot.take() {
-            self.core.engine().orphan(slot);
-        }
-    }
-}
-
-/// A wait of a [`SimShard`] until some moment of virtual time.
-pub struct SimPause {
-    core: Rc<HostCore>,
-    until_ns: u64,
-    timer: Option<u32>,
-}
-
-impl Future for SimPause {
-    type Output = ();
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        if self.core.now() >= self.until_ns {
-            return Poll::Ready(());
-        }
-        let waiter = self.core.waiter(cx);
-        match self.timer {
-            Some(timer) => self.core.replace_timer(timer, waiter),
-            None => self.timer = Some(self.core.set_timer(self.until_ns, waiter)),
-        }
-        Poll::Pending
-    }
-}
-
-impl Drop for SimPause {
-    fn drop(&mut self) {
-        if let Some(timer) = self.timer {
-            self.core.cancel_timer(timer);
-        }
-    }
 }

@@ -7,15 +7,15 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rand::Rng;
-use slab::Slab;
 
 use super::control::LateReplies;
 use super::fabric::{Event, Fabric, Notice};
 use super::host_core::HostCore;
+use super::shard::SimHost;
 use super::trace::Mark;
 use super::{DEAD_AFTER_NS, FENCED_AFTER_NS};
 use crate::fabric::embedded::Cluster;
-use crate::message::{Envelope, ShardId};
+use crate::message::ShardId;
 
 /// The world of one simulation.
 pub(super) struct World {
@@ -24,7 +24,6 @@ pub(super) struct World {
     pub(super) woken: std::sync::Arc<Woken>,
     late: std::sync::Arc<LateReplies>,
     stopped: Cell<u16>,
-    messages: RefCell<Slab<InTransit>>,
     now: Cell<u64>,
     message_cpu_ns: u64,
     /// The control services that are told of compute nodes which have stopped, if they are.
@@ -33,14 +32,7 @@ pub(super) struct World {
     is_over: Cell<bool>,
 }
 
-/// A message between two shards of a node.
-struct InTransit {
-    to: u32,
-    from: ShardId,
-    envelope: Envelope,
-}
-
-/// Cores whose clients were woken through wakers.
+/// Cores whose shards were woken.
 #[derive(Default)]
 pub(super) struct Woken {
     any: AtomicBool,
@@ -67,7 +59,6 @@ impl World {
             woken: std::sync::Arc::default(),
             late,
             stopped: Cell::new(0),
-            messages: RefCell::new(Slab::new()),
             now: Cell::new(0),
             message_cpu_ns,
             deaths,
@@ -81,13 +72,13 @@ impl World {
         self.now.get()
     }
 
-    pub(super) fn is_over(&self) -> bool {
-        self.is_over.get()
-    }
-
     /// Lets events happen until one concerns a shard, and tells the shard. False if nothing is left to happen.
     #[inline]
     pub(super) fn step(&self) -> bool {
+        // A shard that settles may wake others.
+        while self.woken.any.swap(false, Ordering::Relaxed) {
+            self.settle_woken();
+        }
         let notice = {
             let cores = self.cores.borrow();
             let mut fabric = self.fabric.borrow_mut();
@@ -109,9 +100,6 @@ impl World {
             let at = self.now() + after_ns;
             self.fabric.borrow_mut().events.post(at, Event::Reply(reply));
         });
-        if self.woken.any.swap(false, Ordering::Relaxed) {
-            self.request_turns();
-        }
         true
     }
 
@@ -120,7 +108,7 @@ impl World {
             Notice::Nothing => {}
             Notice::Reply(reply) => self.late.arrive(reply),
             Notice::Turn(core) => self.core(core).take_turn(),
-            Notice::Stop { core } => self.stop_node(self.core(core).node),
+            Notice::Stop { core } => self.stop_node(self.core(core).node()),
             Notice::Dead(id) => {
                 let deaths = self.deaths.as_ref().expect("it was posted because deaths are found out");
                 deaths.died(id);
@@ -132,12 +120,8 @@ impl World {
                     self.reach(&core, notice);
                 }
             }
-            Notice::Timer { core, .. } | Notice::Completed { core, .. } => {
+            Notice::Alarm(core) | Notice::Completed { core, .. } | Notice::Message { to: core, .. } => {
                 self.reach(&self.core(core), notice)
-            }
-            Notice::Message(message) => {
-                let to = self.messages.borrow()[message as usize].to;
-                self.reach(&self.core(to), notice);
             }
         }
     }
@@ -149,15 +133,15 @@ impl World {
             return core.hold_back(notice);
         }
         match notice {
-            Notice::Timer { timer, .. } => core.ring(timer),
+            Notice::Alarm(_) => core.ring(),
             Notice::Completed { slot, outcome, span_ns, cpu_ns, .. } => {
                 core.complete(slot, outcome, span_ns, cpu_ns);
             }
-            Notice::Message(message) => {
-                let InTransit { to, from, envelope } = self.messages.borrow_mut().remove(message as usize);
-                let mark = envelope.message.0[0] ^ envelope.message.0[1].rotate_left(16);
-                self.fabric.borrow_mut().trace.mark(self.now(), Mark::Message, u64::from(to), mark);
-                core.receive(from, envelope, self.message_cpu_ns);
+            Notice::Message { to, from, shard } => {
+                core.receive(shard, &self.core(from), self.message_cpu_ns, |first, second| {
+                    let mark = first ^ second.rotate_left(16);
+                    self.fabric.borrow_mut().trace.mark(self.now(), Mark::Message, u64::from(to), mark);
+                });
             }
             _ => unreachable!("only these come from outside"),
         }
@@ -175,24 +159,26 @@ impl World {
     /// Stops all cores of a compute node for good.
     pub(super) fn stop_node(&self, node: u16) {
         let cores = self.cores.borrow();
-        let alive = |core: &&Rc<HostCore>| core.node == node && !core.is_dead();
+        let alive = |core: &&Rc<HostCore>| core.node() == node && !core.is_dead();
         self.stopped.set(self.stopped.get() + u16::from(cores.iter().any(|core| alive(&core))));
         for core in cores.iter().filter(alive) {
             core.stop();
             let mut fabric = self.fabric.borrow_mut();
-            fabric.orphan(core.id);
+            fabric.orphan(core.id());
             if self.deaths.is_some() {
-                fabric.events.post(self.now() + FENCED_AFTER_NS, Event::Cut(core.id));
-                fabric.events.post(self.now() + DEAD_AFTER_NS, Event::Dead(core.node_id));
+                fabric.events.post(self.now() + FENCED_AFTER_NS, Event::Cut(core.id()));
+                fabric.events.post(self.now() + DEAD_AFTER_NS, Event::Dead(core.node_id()));
             }
         }
     }
 
-    /// Sends a message to a shard of the same node.
-    pub(super) fn send(&self, from: &HostCore, to: ShardId, envelope: Envelope) {
+    /// Lets a message that leaves at `at` arrive at a shard of the same node.
+    pub(super) fn send(&self, from: &SimHost, to: ShardId, mut at: u64) {
+        if self.is_over.get() {
+            return;
+        }
         let receiver = self.core(from.id - u32::from(from.shard.0) + u32::from(to.0));
         let mut fabric = self.fabric.borrow_mut();
-        let mut at = from.now();
         if to != from.shard {
             at += fabric.profile.message_ns;
             let jitter = fabric.reordering.jitter_ns;
@@ -204,16 +190,14 @@ impl World {
         let mut heard = receiver.heard_ns.borrow_mut();
         let last = &mut heard[from.shard.0 as usize];
         *last = at.max(*last);
-        let message = InTransit { to: receiver.id, from: from.shard, envelope };
-        let message = self.messages.borrow_mut().insert(message);
-        fabric.events.post(*last, Event::Message(message as u32));
+        fabric.events.post(*last, Event::Message { to: receiver.id(), from: from.id, shard: from.shard });
     }
 
-    fn request_turns(&self) {
+    fn settle_woken(&self) {
         let woken =
             std::mem::take(&mut *self.woken.cores.lock().expect("nothing panics while it holds the list"));
         for core in woken {
-            self.core(core).request_turn();
+            self.core(core).settle();
         }
     }
 
@@ -222,10 +206,7 @@ impl World {
         self.is_over.set(true);
         let cores = std::mem::take(&mut *self.cores.borrow_mut());
         for core in &cores {
-            core.clients.clear();
-            core.ports.clear();
-            core.clients.clear();
-            core.clear_timers();
+            core.driver().discard();
         }
     }
 }

@@ -175,6 +175,8 @@ impl VerbsDevice {
 }
 
 impl Device for VerbsDevice {
+    type Host = Clock;
+
     fn capabilities(&self) -> &Capabilities {
         &self.capabilities
     }

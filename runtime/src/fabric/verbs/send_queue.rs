@@ -131,6 +131,7 @@ mod tests {
 
     use super::*;
     use crate::chain::Chain;
+    use crate::clock::Clock;
     use crate::engine::{Device, Engine, Slots};
     use crate::pointer::ServerId;
     use crate::verbs::Capabilities;
@@ -138,6 +139,8 @@ mod tests {
     struct Idle;
 
     impl Device for Idle {
+        type Host = Clock;
+
         fn capabilities(&self) -> &Capabilities {
             &crate::mapped::MappedDevice::EMBEDDED
         }

@@ -13,5 +13,6 @@ mod partition;
 mod queue_pair_errors;
 mod queue_pairs;
 mod server_away;
+mod shards;
 mod torn_reads;
 mod write_order;

@@ -298,9 +298,9 @@ impl Fabric {
     /// Parts the compute node of `core` from `server` until then, in one direction or in both.
     fn part(&mut self, core: u32, server: ServerId, until_ns: u64, cores: &[Rc<HostCore>]) {
         let (requests, responses) = [(true, true), (true, false), (false, true)][self.rng.random_range(0..3)];
-        let node = cores[core as usize].node;
-        for core in cores.iter().filter(|core| core.node == node) {
-            let qp = self.qps_of(core.id).start + usize::from(server.0);
+        let node = cores[core as usize].node();
+        for core in cores.iter().filter(|core| core.node() == node) {
+            let qp = self.qps_of(core.id()).start + usize::from(server.0);
             let qp = &mut self.qps[qp];
             if requests {
                 qp.requests_lost_until_ns = qp.requests_lost_until_ns.max(until_ns);

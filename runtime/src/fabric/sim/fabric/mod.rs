@@ -48,6 +48,7 @@ use super::trace::Trace;
 use crate::control::{Control, ServerInfo};
 use crate::engine::SlotKey;
 use crate::fabric::embedded::Cluster;
+use crate::message::ShardId;
 use crate::pointer::ServerId;
 use crate::verbs::FabricError;
 
@@ -88,10 +89,10 @@ pub(super) enum Event {
     Strike(u32),
     /// A core has time for a client.
     Turn(u32),
-    /// A message reaches its shard.
-    Message(u32),
-    /// A pause is over.
-    Timer { core: u32, timer: u32 },
+    /// A message from another core reaches its shard.
+    Message { to: u32, from: u32, shard: ShardId },
+    /// A core looks for pauses that are over.
+    Alarm(u32),
     /// A core that was stalled may go on.
     Resumed(u32),
     /// The queue pairs of a core that has stopped are cut.
@@ -106,11 +107,13 @@ pub(super) enum Event {
 pub(super) enum Notice {
     Nothing,
     Turn(u32),
-    Message(u32),
-    Timer {
-        core: u32,
-        timer: u32,
+    /// A message from a shard, and from its core.
+    Message {
+        to: u32,
+        from: u32,
+        shard: ShardId,
     },
+    Alarm(u32),
     /// A chain's outcome.
     Completed {
         core: u32,
@@ -304,8 +307,8 @@ impl Fabric {
         let event = self.events.next()?;
         match event {
             Event::Turn(core) => return Some(Notice::Turn(core)),
-            Event::Message(message) => return Some(Notice::Message(message)),
-            Event::Timer { core, timer } => return Some(Notice::Timer { core, timer }),
+            Event::Message { to, from, shard } => return Some(Notice::Message { to, from, shard }),
+            Event::Alarm(core) => return Some(Notice::Alarm(core)),
             Event::Resumed(core) => return Some(Notice::Resumed(core)),
             Event::Dead(node) => return Some(Notice::Dead(node)),
             Event::Reply(reply) => return Some(Notice::Reply(reply)),
