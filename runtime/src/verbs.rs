@@ -4,7 +4,9 @@
 //! 1. **Order on one queue pair**, also across chains: whatever follows a WRITE takes effect after it. A READ that
 //!    follows an atomic or a READ is executed after it. A WRITE or an atomic that follows a READ or an atomic may
 //!    overtake it unless it is fenced ([`crate::chain::Chain::fence`]). Chains of one shard to one server share a queue
-//!    pair; there is no order between queue pairs.
+//!    pair; there is no order between queue pairs. (Over shared memory a chain of which only READs and
+//!    atomics are left, and wait for a process that is stopped, may be executed after chains that follow it; once its
+//!    submission is dropped it is not executed any more.)
 //! 2. **Lines**: an access to one aligned 64-byte line is atomic. The lines of one READ may be read in any order and at
 //!    any distance in time, bounded by [`Completion::span_ns`]. The lines of one WRITE become visible in increasing
 //!    address order only with [`Capabilities::in_order_write`].
@@ -15,7 +17,8 @@
 //!    the prefix in part. Nothing of it takes effect after its failure was reported, and nothing is replayed by the
 //!    fabric. The chain comes back to the operation that awaited it ([`Failed`]), which knows whether it may be posted
 //!    again.
-//! 5. **Cancellation**: a submission that is dropped goes on: its chain is executed, its buffer comes back by itself.
+//! 5. **Cancellation**: a submission that is dropped goes on: its chain is executed, or fails, and its buffer comes
+//!    back by itself.
 //!
 //! Posting never waits: beyond the credits of a queue pair a chain waits in line inside the shard.
 
@@ -114,8 +117,8 @@ pub enum FabricError {
     #[expect(missing_docs, reason = "the message names the field")]
     ServerGone { server: ServerId },
     /// Over shared memory: another process is stopped in the middle of a line (SIGSTOP, a frozen container, a
-    /// debugger), so that the line is neither old nor new. What the chain would have done to other lines may have been
-    /// done.
+    /// debugger), so that the line is neither old nor new. Chains have waited for it for 5 s, this one or others. What
+    /// the chain would have done to other lines may have been done.
     #[error(
         "process {process} is stopped in the middle of a line of memory server {}: let it go on \
          (kill -CONT {process}), or kill it: what it began is then finished for it", server.0

@@ -129,7 +129,7 @@ fn a_wait_for_a_lock_is_ended_by_every_signal() {
             let (ran, removed) = (server.farwood("put", &put), removing.finish());
             if ran.code != 0 {
                 assert!(ran.stderr.contains("lock"), "{}", ran.stderr);
-                // If it was stopped while it wrote a line of memory, no client waits for it.
+                // If it was stopped while it wrote a line of memory, those that come now do not wait any more.
                 if !ran.stderr.contains("in the middle of a line") {
                     break removed;
                 }

@@ -41,7 +41,8 @@ pub trait Device: 'static {
         BufferPool::new()
     }
     /// Tells whether the shard may sleep although chains are in flight: the device has promised to wake it when one of
-    /// them is completed, and none has been since the last poll. Most devices make progress only when they are polled.
+    /// them is completed, and none has been since the last poll; or they wait for so long that it need not be polled
+    /// more often than a shard does in its sleep. Most devices make progress only when they are polled.
     fn arm(&mut self) -> bool {
         false
     }

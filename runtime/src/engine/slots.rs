@@ -108,6 +108,11 @@ impl Slots {
         (&mut slot.chain, &mut slot.atomics)
     }
 
+    /// Tells whether no future waits for a chain that is in flight.
+    pub fn is_orphaned(&self, key: SlotKey) -> bool {
+        matches!(self.slots[key.0 as usize].state, State::Orphaned)
+    }
+
     /// Records that a chain was executed. `span_ns` bounds the time from its first to its last access.
     #[inline]
     pub fn complete(&mut self, key: SlotKey, outcome: Outcome, span_ns: u32) {

@@ -3,7 +3,6 @@
 
 use thiserror::Error;
 
-use super::line::WriterStopped;
 use super::region::{AccessError, Region};
 
 /// A region's memory, an access at a time. Lines are as whole as with verbs.
@@ -119,8 +118,8 @@ impl<'region> Access<'region> {
         }
         access().map_err(|error| match error {
             AccessError::OutOfRegion => outside,
-            AccessError::WriterStopped(WriterStopped { process }) => {
-                BadAccess::WriterStopped { at, len, process }
+            AccessError::WriterStopped(writer) => {
+                BadAccess::WriterStopped { at, len, process: writer.process }
             }
         })
     }

@@ -32,9 +32,9 @@
 //! that is killed as well leaves a slot that says the same. Version numbers need no CAS against reuse for that reason.
 //!
 //! An owner that lives and does not go on (SIGSTOP, a frozen cgroup) cannot be inherited from: it would go on in the
-//! middle. A client that waits for it gets an error that names it: after [`ASKED_EVERY`] where `/proc` says that it is
-//! stopped, after [`STOPPED_AFTER`] where nothing says so. Those that come after that get it at once, until the owner
-//! goes on or dies.
+//! middle. An access that waits for it fails, and names it: after [`ASKED_EVERY`] where `/proc` says that it is
+//! stopped, after [`STOPPED_AFTER`] where nothing says so. Those that come after that fail at once, until the owner
+//! goes on or dies. Chains wait longer (`stalled.rs`).
 //!
 //! The rest is bookkeeping of a process: which slots are its own (the kernel's locks do not exclude threads of one open
 //! file), and which thread has which. A child of a fork that does not exec has no mapping, but while it lives it keeps
@@ -80,8 +80,6 @@ pub(super) struct Journal {
     state: Mutex<State>,
     /// The slot that threads without one share, one at a time: there was none left, or they are ending.
     reserve: Mutex<u32>,
-    /// The writer that was last found to be stopped, and the version of the line in whose middle it is; 0: none.
-    stopped: AtomicU64,
 }
 
 /// The holder of a line, as seen by one that waits for it.
@@ -98,6 +96,18 @@ pub(super) struct Held {
 struct State {
     /// Slots whose threads have ended.
     idle: Vec<u32>,
+    /// Writers that were found to be stopped: the last time of each slot.
+    stopped: Vec<Stopped>,
+}
+
+/// A writer that is, or was, stopped in the middle of a line.
+struct Stopped {
+    /// The line. Other lines may have the same version.
+    line: usize,
+    /// The slot that held it, and at which version.
+    seen: u64,
+    /// Since when it has been waited for.
+    since: Instant,
 }
 
 // SAFETY: the pointers are to memory that every access treats as shared: atomics.
@@ -143,9 +153,8 @@ impl Journal {
             region,
             region_bytes,
             own: [const { AtomicU64::new(0) }; SLOTS_MAX as usize / 64],
-            state: Mutex::new(State { idle: Vec::new() }),
+            state: Mutex::new(State { idle: Vec::new(), stopped: Vec::new() }),
             reserve: Mutex::new(0),
-            stopped: AtomicU64::new(0),
         };
         let Some(reserve) = journal.claim()? else { return Ok(None) };
         *journal.reserve.lock().expect("just made") = reserve;
@@ -219,7 +228,7 @@ impl Journal {
             tracing::info!("finished what a process that has died left in the line at {at:#x}");
             return Ok(());
         }
-        self.check_goes_on(number, held, wait)?;
+        self.check_goes_on(number, at / LINE_BYTES, held, wait)?;
         // The holder may wait for this very core.
         std::thread::yield_now();
         Ok(())
@@ -231,7 +240,13 @@ impl Journal {
         clippy::disallowed_methods,
         reason = "the operating system's time, of another process that is stopped"
     )]
-    fn check_goes_on(&self, number: u32, held: u32, wait: &mut Held) -> Result<(), WriterStopped> {
+    fn check_goes_on(
+        &self,
+        number: u32,
+        line: usize,
+        held: u32,
+        wait: &mut Held,
+    ) -> Result<(), WriterStopped> {
         let slot = self.slot(number);
         let seen = u64::from(slot.before.load(Ordering::Relaxed)) << 32 | u64::from(held);
         let now = Instant::now();
@@ -243,18 +258,25 @@ impl Journal {
             }
         };
         let process = slot.pid.load(Ordering::Relaxed);
-        let known = self.stopped.load(Ordering::Relaxed) == seen;
-        if !known {
-            let waited = now.duration_since(since);
-            let asks = waited >= ASKED_EVERY * (wait.asked + 1);
-            wait.asked += u32::from(asks);
-            if waited < STOPPED_AFTER && !(asks && is_stopped(process)) {
-                return Ok(());
-            }
-            tracing::warn!(process, "a process is stopped in the middle of a line");
-            self.stopped.store(seen, Ordering::Relaxed);
+        let stopped = |since| WriterStopped::new(process, now.duration_since(since));
+        let known = |state: &State| {
+            let mut all = state.stopped.iter();
+            all.find(|stopped| (stopped.line, stopped.seen) == (line, seen)).map(|stopped| stopped.since)
+        };
+        if let Some(since) = known(&self.state()) {
+            return Err(stopped(since));
         }
-        Err(WriterStopped { process })
+        let waited = now.duration_since(since);
+        let asks = waited >= ASKED_EVERY * (wait.asked + 1);
+        wait.asked += u32::from(asks);
+        if waited < STOPPED_AFTER && !(asks && is_stopped(process)) {
+            return Ok(());
+        }
+        tracing::warn!(process, "a process is stopped in the middle of a line");
+        let mut state = self.state();
+        state.stopped.retain(|stopped| stopped.seen as u32 != held);
+        state.stopped.push(Stopped { line, seen, since });
+        Err(stopped(since))
     }
 
     /// Finishes what the owner of slot `number` left, if it is dead.
@@ -316,4 +338,4 @@ impl Journal {
 
 #[cfg(test)]
 #[path = "journal_tests.rs"]
-mod tests;
+pub(super) mod tests;

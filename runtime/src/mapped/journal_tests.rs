@@ -15,17 +15,19 @@ use crate::control::seal::SealKey;
 use crate::memory::catalog::NewIndex;
 use crate::memory::{MemoryServer, ServerParts};
 
-const AT: usize = 4096 + 2 * LINE_BYTES;
-const OLD: [u64; LINE_WORDS] = [1, 2, 3, 4, 5, 6, 7, 8];
+pub(crate) const AT: usize = 4096 + 2 * LINE_BYTES;
+pub(crate) const OLD: [u64; LINE_WORDS] = [1, 2, 3, 4, 5, 6, 7, 8];
 
 /// A client that can be stopped at any step.
-struct Victim {
+pub(crate) struct Victim {
     journal: Arc<Journal>,
+    /// The line that it writes.
+    at: usize,
     _file: RegionFile,
 }
 
 impl Victim {
-    fn open(path: &Path) -> Self {
+    pub(crate) fn open(path: &Path) -> Self {
         let file = RegionFile::open(path, 1).unwrap();
         let parts = file.header.parts();
         let base = file.mapping.start();
@@ -36,26 +38,41 @@ impl Victim {
             let slots = base.add(parts.journal as usize).cast_const().cast();
             Journal::new(file.share().unwrap(), slots, lines, file.header.region_bytes)
         };
-        Victim { journal: journal.unwrap().unwrap(), _file: file }
+        Victim { journal: journal.unwrap().unwrap(), at: AT, _file: file }
+    }
+
+    /// Makes it write the line at `at`.
+    pub(crate) fn at(self, at: usize) -> Self {
+        Victim { at, ..self }
+    }
+
+    /// Makes it a thread of that process.
+    pub(crate) fn of(self, process: u32) -> Self {
+        self.journal.with_slot(|_, slot| slot.pid.store(process, Ordering::Relaxed));
+        self
+    }
+
+    fn counter(&self) -> &AtomicU32 {
+        self.journal.counter(self.at)
     }
 
     fn word(&self, word: usize) -> &AtomicU64 {
         // SAFETY: inside the region.
-        unsafe { AtomicU64::from_ptr(self.journal.region.base.add(AT + word * 8).cast()) }
+        unsafe { AtomicU64::from_ptr(self.journal.region.base.add(self.at + word * 8).cast()) }
     }
 
     fn take(&self, number: u32, slot: &Slot) -> u32 {
-        let version = self.journal.counter(AT).load(Ordering::Relaxed);
+        let version = self.counter().load(Ordering::Relaxed);
         assert!(version.is_multiple_of(2));
         slot.note_version(version);
-        self.journal.counter(AT).store(held_by(number), Ordering::Relaxed);
+        self.counter().store(held_by(number), Ordering::Relaxed);
         version
     }
 
     /// Writes `words` to the line from its word `first` on, and stops before step `end`. Yields whether it is done.
-    fn write(&self, first: usize, words: &[u64], end: usize) -> bool {
+    pub(crate) fn write(&self, first: usize, words: &[u64], end: usize) -> bool {
         self.journal.with_slot(|number, slot| {
-            slot.plan(AT + first * 8, words.iter().copied());
+            slot.plan(self.at + first * 8, words.iter().copied());
             if end == 0 {
                 return false;
             }
@@ -69,21 +86,30 @@ impl Victim {
             if end == words.len() + 1 {
                 return false;
             }
-            self.journal.counter(AT).store(version.wrapping_add(2), Ordering::Relaxed);
+            self.counter().store(version.wrapping_add(2), Ordering::Relaxed);
             true
         })
+    }
+
+    /// Writes the rest of `words`, and leaves the line.
+    pub(crate) fn go_on(&self, first: usize, words: &[u64]) {
+        for (i, &word) in words.iter().enumerate() {
+            self.word(first + i).store(word, Ordering::Relaxed);
+        }
+        let version = self.journal.with_slot(|_, slot| slot.before.load(Ordering::Relaxed));
+        self.counter().store(version.wrapping_add(2), Ordering::Release);
     }
 
     /// Adds 100 to the first word and stops before step `end`.
     fn add(&self, end: usize) {
         self.journal.with_slot(|number, slot| {
-            slot.plan(AT, std::iter::empty());
+            slot.plan(self.at, std::iter::empty());
             self.take(number, slot);
             if end == 0 {
                 return;
             }
             let next = self.word(0).load(Ordering::Relaxed) + 100;
-            slot.plan(AT, std::iter::once(next));
+            slot.plan(self.at, std::iter::once(next));
             if end == 1 {
                 return;
             }
@@ -92,18 +118,18 @@ impl Victim {
     }
 }
 
-fn server(path: &Path) -> Region {
+pub(crate) fn server(path: &Path) -> Region {
     let config = RegionConfig { line_mode: LineMode::Sequence, ..RegionConfig::new(64 << 10, 1) };
     let region = Region::create(path, &config).unwrap();
     put(&region, OLD);
     region
 }
 
-fn put(region: &Region, words: [u64; LINE_WORDS]) {
+pub(crate) fn put(region: &Region, words: [u64; LINE_WORDS]) {
     Access::to(region).write(AT as u64, words.map(u64::to_le_bytes).as_flattened()).unwrap();
 }
 
-fn line(region: &Region) -> [u64; LINE_WORDS] {
+pub(crate) fn line(region: &Region) -> [u64; LINE_WORDS] {
     let mut bytes = [0; LINE_BYTES];
     Access::to(region).read(AT as u64, &mut bytes).unwrap();
     std::array::from_fn(|word| u64::from_le_bytes(bytes[word * 8..][..8].try_into().unwrap()))
@@ -154,11 +180,14 @@ fn a_writer_that_is_stopped_is_named_until_it_goes_on() {
         put(&region, OLD);
         let victim = Victim::open(&folder.path("a"));
         assert!(!victim.write(0, &[70, 71], 2));
-        let stopped = Err(AccessError::WriterStopped(WriterStopped { process: std::process::id() }));
         for _ in 0..3 {
-            assert_eq!(region.read(AT as u64, &mut [0; LINE_BYTES]), stopped);
-            assert_eq!(region.write(AT as u64 + 8, &[9; 8]), stopped);
-            assert_eq!(region.cas(AT as u64, 1, 5).map(|_| ()), stopped);
+            let read = region.read(AT as u64, &mut [0; LINE_BYTES]);
+            let written = region.write(AT as u64 - 56, &[1; 64]);
+            let swapped = region.cas(AT as u64, 1, 5).map(|_| ());
+            for (outcome, bytes) in [(read, 0), (written, 56), (swapped, 0)] {
+                let Err(AccessError::WriterStopped(writer)) = outcome else { panic!("{outcome:?}") };
+                assert_eq!((writer.process, writer.done), (std::process::id(), bytes));
+            }
         }
         assert_eq!(
             region.read(AT as u64 - 64, &mut [0; LINE_BYTES]),
@@ -168,13 +197,29 @@ fn a_writer_that_is_stopped_is_named_until_it_goes_on() {
         if dies {
             drop(victim);
         } else {
-            // It goes on where it was.
-            victim.word(1).store(71, Ordering::Relaxed);
-            let version = victim.journal.with_slot(|_, slot| slot.before.load(Ordering::Relaxed));
-            victim.journal.counter(AT).store(version.wrapping_add(2), Ordering::Relaxed);
+            victim.go_on(0, &[70, 71]);
         }
         assert_eq!(line(&region), [70, 71, 3, 4, 5, 6, 7, 8]);
     }
+}
+
+/// Once it was taken to be stopped still, since two lines had the same version.
+#[test]
+fn a_writer_that_has_gone_on_to_another_line_is_not_stopped() {
+    let folder = Folder::new("journal-other-line");
+    let _region = server(&folder.path("a"));
+    let (victim, other) = (Victim::open(&folder.path("a")), Victim::open(&folder.path("a")));
+    assert!(!victim.write(0, &[70, 71], 2));
+    let held = victim.counter().load(Ordering::Relaxed);
+    let version = victim.journal.with_slot(|_, slot| slot.before.load(Ordering::Relaxed));
+    let mut wait = Held::default();
+    while other.journal.help(AT, held, &mut wait).is_ok() {}
+    victim.go_on(0, &[70, 71]);
+    let victim = victim.at(AT + LINE_BYTES);
+    victim.counter().store(version, Ordering::Relaxed);
+    assert!(!victim.write(0, &[70, 71], 2));
+    assert_eq!(victim.counter().load(Ordering::Relaxed), held, "by the same slot");
+    other.journal.help(AT + LINE_BYTES, held, &mut Held::default()).unwrap();
 }
 
 #[test]

@@ -26,7 +26,9 @@
 #![expect(unsafe_code, reason = "shared memory is accessed through raw pointers")]
 
 use std::convert::Infallible;
+use std::ops::Deref;
 use std::sync::Arc;
+use std::time::Duration;
 
 use thiserror::Error;
 
@@ -42,11 +44,42 @@ const PATIENCE: u32 = 256;
 /// The environment variable that [`LineMode::Auto`] obeys.
 const ENVIRONMENT: &str = "FARWOOD_LINE_MODE";
 
-/// A line that cannot be had: its writer is stopped (SIGSTOP, a frozen cgroup, a debugger) in the middle of it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct WriterStopped {
+/// A line that cannot be had: its writer is stopped (SIGSTOP, a frozen cgroup, a debugger) in the middle of it. One
+/// pointer: accesses that succeed pay nothing for it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct WriterStopped(Box<StoppedWriter>);
+
+/// The writer, and an access that waits for it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct StoppedWriter {
     /// The writer's process, in its own pid namespace.
     pub(crate) process: u32,
+    /// Time since it was first waited for in this line.
+    pub(crate) waited: Duration,
+    /// Bytes of a WRITE before the line: these are written.
+    pub(crate) done: usize,
+}
+
+impl WriterStopped {
+    #[cold]
+    pub(super) fn new(process: u32, waited: Duration) -> Self {
+        WriterStopped(Box::new(StoppedWriter { process, waited, done: 0 }))
+    }
+
+    /// Notes that so many bytes before the line are written.
+    #[cold]
+    fn behind(mut self, done: usize) -> Self {
+        self.0.done = done;
+        self
+    }
+}
+
+impl Deref for WriterStopped {
+    type Target = StoppedWriter;
+
+    fn deref(&self) -> &StoppedWriter {
+        &self.0
+    }
 }
 
 /// Mechanism of line atomicity.
@@ -264,7 +297,8 @@ impl Lines<'_> {
                     (0..len / 8).map(|word| unsafe { from.add(word * 8).cast::<u64>().read_unaligned() });
                 // SAFETY: as above.
                 let store = || unsafe { write_words(self.base.add(at), from, len) };
-                slot.write(number, (at, counter), words, store, move || self.patience(at))
+                let written = slot.write(number, (at, counter), words, store, move || self.patience(at));
+                written.map_err(|stopped| stopped.behind(done))
             })
         })
     }

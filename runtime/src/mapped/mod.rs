@@ -21,18 +21,21 @@ pub mod prefetch;
 mod process_state;
 mod range_lock;
 pub mod region;
+mod stalled;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
+use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use self::line::WriterStopped;
 use self::region::{AccessError, Region};
+use self::stalled::{Rest, Stalls, Stop};
 use crate::chain::{Chain, Op};
 use crate::clock::Clock;
-use crate::engine::{Device, Outcome, SlotKey, Slots};
+use crate::engine::{Device, SlotKey, Slots};
+use crate::pointer::ServerId;
 use crate::verbs::{Capabilities, FabricError};
 
 /// Chains executed between two looks at the clients: enough to overlap their misses, few enough to stay in the cache.
@@ -67,6 +70,10 @@ pub struct MappedDevice {
     clock: Clock,
     /// Set if a store was executed that a later READ could overtake.
     store_pending: bool,
+    /// Chains that wait for a writer that is stopped.
+    stalls: Stalls,
+    /// They fail when it has been waited for so long.
+    patience: Duration,
 }
 
 impl MappedDevice {
@@ -86,7 +93,9 @@ impl MappedDevice {
 
     /// Makes a device without work.
     pub fn new(servers: Arc<[MappedServer]>, capabilities: Capabilities, clock: Clock) -> Self {
-        MappedDevice { servers, capabilities, posted: VecDeque::new(), clock, store_pending: false }
+        let (posted, stalls) = (VecDeque::new(), Stalls::default());
+        let (store_pending, patience) = (false, stalled::PATIENCE);
+        MappedDevice { servers, capabilities, posted, clock, store_pending, stalls, patience }
     }
 
     fn prefetch(&self, chain: &Chain) {
@@ -104,17 +113,25 @@ impl MappedDevice {
         }
     }
 
-    fn execute(&mut self, chain: &mut Chain, atomics: &mut SmallVec<[u64; 2]>) -> Outcome {
+    /// Executes the rest of a chain. What is written for one that has not begun costs it nothing: `rest` is known then
+    /// where this is inlined.
+    #[inline(always)]
+    fn execute_from(
+        &mut self,
+        rest: Rest,
+        chain: &mut Chain,
+        atomics: &mut SmallVec<[u64; 2]>,
+    ) -> Result<(), Stop> {
         let server = chain.server();
         let Some(memory) = self.servers.get(server.0 as usize) else {
-            return Err(FabricError::NoSuchServer { server, servers: self.servers.len() });
+            return Err(FabricError::NoSuchServer { server, servers: self.servers.len() }.into());
         };
         if memory.gone.load(Ordering::Relaxed) {
-            return Err(FabricError::ServerGone { server });
+            return Err(FabricError::ServerGone { server }.into());
         }
         let region = &memory.region;
-        for i in 0..chain.verbs().len() {
-            let op = chain.verbs()[i].op;
+        for i in rest.verb..chain.verbs().len() {
+            let op = rest.of(i, chain.verbs()[i].op);
             let done = match op {
                 Op::Read { .. } if self.store_pending => {
                     fence(Ordering::SeqCst);
@@ -122,12 +139,15 @@ impl MappedDevice {
                     execute_one(region, chain, op)
                 }
                 Op::MaskedCas { .. } => {
-                    return Err(FabricError::NoMaskedCas { fabric: self.capabilities.fabric });
+                    return Err(FabricError::NoMaskedCas { fabric: self.capabilities.fabric }.into());
                 }
                 _ => execute_one(region, chain, op),
             };
             match (op, done) {
-                (_, Err(error)) => return Err(refused(server, op, region, error)),
+                (_, Err(AccessError::WriterStopped(writer))) => {
+                    return Err(Stop::Stalled(rest.after(i, writer.done), writer));
+                }
+                (_, Err(AccessError::OutOfRegion)) => return Err(outside(server, op, region).into()),
                 (Op::Write { .. } | Op::WriteWord { .. }, Ok(_)) => self.store_pending = true,
                 (Op::Read { .. }, Ok(_)) => {}
                 (_, Ok(found)) => {
@@ -152,9 +172,10 @@ impl Device for MappedDevice {
     }
 
     fn poll(&mut self, slots: &mut Slots) -> usize {
+        let mut completed = if self.stalls.is_empty() { 0 } else { self.look_after_stalled(slots) };
         let batch = self.posted.len().min(BATCH_CHAINS);
         if batch == 0 {
-            return 0;
+            return completed;
         }
         if batch > 1 {
             for &key in self.posted.iter().take(batch) {
@@ -170,11 +191,18 @@ impl Device for MappedDevice {
                 let key = self.posted.pop_front().expect("the batch was counted");
                 let (chain, atomics) = slots.parts(key);
                 bytes += chain.buffer().map_or(0, |buf| buf.len() as u64);
-                let outcome = self.execute(chain, atomics);
-                slots.set_outcome(key, outcome);
-                group.push(key);
+                let outcome = self.execute_from(Rest::default(), chain, atomics);
                 left -= 1;
+                if let Err(stop) = outcome
+                    && self.stall(slots, key, stop, begun)
+                {
+                    // Chains may have to wait behind it.
+                    left = left.min(self.posted.len());
+                    continue;
+                }
+                group.push(key);
             }
+            completed += group.len();
             let ended = self.clock.now();
             let span_ns = span_ns(begun, ended);
             for key in group {
@@ -182,7 +210,12 @@ impl Device for MappedDevice {
             }
             begun = ended;
         }
-        batch
+        completed
+    }
+
+    /// True while all chains wait for writers that are stopped: that takes long, and the shard looks now and then.
+    fn arm(&mut self) -> bool {
+        self.posted.is_empty() && !self.stalls.is_empty()
     }
 }
 
@@ -216,10 +249,7 @@ fn execute_one(region: &Region, chain: &mut Chain, op: Op) -> Result<u64, Access
 }
 
 #[cold]
-fn refused(server: crate::pointer::ServerId, op: Op, region: &Region, error: AccessError) -> FabricError {
-    if let AccessError::WriterStopped(WriterStopped { process }) = error {
-        return FabricError::WriterStopped { server, process };
-    }
+fn outside(server: ServerId, op: Op, region: &Region) -> FabricError {
     let (offset, len) = match op {
         Op::Read { at, len, .. } | Op::Write { at, len, .. } => (at, u64::from(len)),
         Op::WriteWord { at, .. } | Op::Cas { at, .. } | Op::MaskedCas { at, .. } | Op::Faa { at, .. } => {

@@ -93,7 +93,7 @@ impl RegionConfig {
 }
 
 /// Why an access did not take place; of a WRITE or READ of several lines the first ones may have.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum AccessError {
     /// It is outside the region.
     OutOfRegion,

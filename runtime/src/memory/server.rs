@@ -12,7 +12,7 @@ use crate::control::queue_pair::PeerId;
 use crate::control::seal::SealKey;
 use crate::control::wire::Entry;
 use crate::control::{ControlError, IndexId, LockRegion, ServerInfo, ServerUsage};
-use crate::mapped::line::{LINE_BYTES, WriterStopped};
+use crate::mapped::line::LINE_BYTES;
 use crate::mapped::region::{AccessError, Region};
 use crate::pointer::{RemotePtr, ServerId};
 
@@ -238,8 +238,8 @@ impl MemoryServer {
             let len = (offset + bytes - at).min(ZEROES.len() as u64) as usize;
             match self.region.write(at, &ZEROES[..len]) {
                 Ok(()) => {}
-                Err(AccessError::WriterStopped(WriterStopped { process })) => {
-                    return Err(ControlError::WriterStopped { process });
+                Err(AccessError::WriterStopped(writer)) => {
+                    return Err(ControlError::WriterStopped { process: writer.process });
                 }
                 Err(AccessError::OutOfRegion) => panic!("chunks and root words lie inside the region"),
             }
