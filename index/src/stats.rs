@@ -220,6 +220,7 @@ mod tests {
             orphaned: n,
             recovered: n,
             redone: n,
+            mended: n,
             recorded: n,
             record_bytes: n,
             unrecorded: n,

@@ -43,6 +43,8 @@ pub struct Held<V: Verbs> {
     unpublished: u8,
     /// See [`Held::with_whole_steps`].
     has_whole_steps: bool,
+    /// See [`Held::with_mending`].
+    is_mended: bool,
     /// See [`Held::with_words_behind`]: where it is in the buffer, and its bytes, 0 without it.
     behind_at: u32,
     behind_bytes: u8,
@@ -148,6 +150,7 @@ impl<V: Verbs> Held<V> {
             may_have_image: grant.kept.is_some(),
             unpublished: 0,
             has_whole_steps: false,
+            is_mended: false,
             behind_at: 0,
             behind_bytes: 0,
             vacant: grant.kept.map_or(FREE, |claim| claim.vacant),
@@ -423,6 +426,24 @@ impl<V: Verbs> Held<V> {
         self.has_whole_steps = true;
     }
 
+    /// Declares that the node tells what the coming release was about, whatever part of it has arrived: if this compute
+    /// node dies, the one that takes the lock over mends it ([`crate::Mending`]). So nothing of it is recorded, if this
+    /// table's intents came with a way to mend nodes. Only for a lock word in the node.
+    ///
+    /// ```
+    /// # farwood_doctest::locks!(|shard, locks, node, meter| {
+    /// let mut held = locks.acquire_embedded(&meter, node, node.add(56)).await?;
+    /// held.lock(&meter).await?;
+    /// let mut chain = Chain::with_buffer(node.server(), shard.lease(64));
+    /// chain.write(node, 0..56);
+    /// held.with_mending();
+    /// held.release(&meter, chain, true).await?;
+    /// # });
+    /// ```
+    pub fn with_mending(&mut self) {
+        self.is_mended = self.table.intents.as_ref().is_some_and(|intents| intents.mending().is_some());
+    }
+
     /// Tells whether this compute node records what it is about to write, where it would leave a node torn if it died
     /// ([`IntentLog`](crate::IntentLog)).
     ///
@@ -581,7 +602,7 @@ impl<V: Verbs> Held<V> {
         };
         let (behind, mut recorded) = (self.take_behind(), false);
         let own_bytes = chain.buffer().map(|buf| buf.len());
-        if self.table.intents.is_some() {
+        if self.table.intents.is_some() && !self.is_mended {
             match self.record(&mut chain, claim, behind.as_ref()) {
                 Record::Needless => {}
                 Record::Unsayable => Box::pin(self.record_nothing(meter, claim)).await?,

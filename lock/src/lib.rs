@@ -41,6 +41,7 @@
 //!
 //! Where a table has an [`IntentLog`], releases that could leave a node half written first write what they are about to
 //! (`intent`), in slots that every holder has (`intents`), and `recovery` takes over the locks of dead compute nodes.
+//! A node that tells itself what was begun is mended without an intent (`mending`).
 //!
 //! [`shared`] adds locks of nodes that many clients share and one has alone: Dolphin's Spear. It lies on the parts
 //! above, and none of them knows of it.
@@ -66,6 +67,7 @@ mod images;
 mod intent;
 mod intents;
 mod janitor;
+mod mending;
 mod message;
 mod pace;
 mod patience;
@@ -85,6 +87,7 @@ pub use error::{LockError, OnceDead};
 pub use held::Held;
 pub use images::Images;
 pub use intents::IntentLog;
+pub use mending::{Mend, Mending};
 pub use place::on_chip_possible;
 pub use stats::LockStats;
 pub use table::LockTable;

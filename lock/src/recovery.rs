@@ -9,17 +9,20 @@
 //!   taker             READ pages: no intent ── CAS dead -> 0
 //! ```
 //!
+//! Of some releases the node itself tells, so nothing is recorded: [`crate::mending`] has the way of those.
+//!
 //! The copy is under the taker's own word, in its own slot, and there before its CAS: a taker that dies in the middle
 //! is taken over as the first owner was. Of two takers one has its CAS; the other one's copy is for a word that no lock
 //! has. A CAS of unknown outcome is posted again: it finds itself, or that another word is there.
 //!
-//! An owner whose word promises intents had a slot first. If no page has an intent for that word, nothing was begun,
-//! even where the owner's pages are another table's by now ([`crate::intents`]).
+//! An owner whose word promises intents had a slot first. If no page has an intent for that word, nothing was begun
+//! that is recorded, even where the owner's pages are another table's by now ([`crate::intents`]).
 //!
 //! A word stays as it is, and those who want the lock fail with an error that names its owner, if
 //! - its owner keeps no intents;
 //! - the intent says that the node may be torn, and not how;
-//! - there is no intent, and the free word carried something: that is lost with its owner.
+//! - there is no intent, and the free word carried something: that is lost with its owner;
+//! - there is no intent, and no release leaves a node like that.
 //!
 //! A taker that has no slot for the copy takes the lock with a word that promises none.
 //!
@@ -29,13 +32,14 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use farwood_runtime::{Buf, Chain, Failed, Meter, RemotePtr, Verbs};
+use farwood_runtime::{Buf, Chain, Completion, Failed, Meter, RemotePtr, Verbs};
 use rustc_hash::FxHashSet;
 
 use crate::held::PendingRelease;
 use crate::intent::{self, Found, Patch, Under};
 use crate::intents::{self, Intents, Slot, page};
 use crate::janitor::{orphaned, persist, read_back};
+use crate::mending::Mending;
 use crate::pace::{ATTEMPTS_MAX, PATIENCE_MAX, Pace};
 use crate::table::Table;
 use crate::word::{Claim, FREE, LockWord, WordCodec};
@@ -130,7 +134,10 @@ async fn try_once<V: Verbs>(
         None if table.codec_of(lock) != WordCodec::PLAIN => {
             Ok(Outcome::Hopeless("what the free word carried is lost"))
         }
-        None => free(table, lock, dead).await,
+        None => match intents.mending().filter(|_| table.carries(lock)) {
+            Some(mending) => mend(table, mending, lock, dead).await,
+            None => free(table, lock, dead).await,
+        },
     }
 }
 
@@ -144,6 +151,70 @@ async fn free<V: Verbs>(table: &Table<V>, lock: RemotePtr, dead: LockWord) -> Re
         table.counters.count(|stats| stats.recovered += 1);
     }
     Ok(Outcome::Over)
+}
+
+/// Frees a lock without an intent, after its node was made whole, if it is not.
+async fn mend<V: Verbs>(
+    table: &Rc<Table<V>>,
+    mending: &Mending,
+    lock: RemotePtr,
+    dead: LockWord,
+) -> Result<Outcome, Failed> {
+    let node = mending.node_of(lock);
+    let mut image = table.verbs.read(&Meter::default(), node, mending.node_bytes).await?.into_buf();
+    let Some(parts) = (mending.mend)(&mut image) else {
+        return Ok(Outcome::Hopeless("no release leaves such a node"));
+    };
+    if parts.is_empty() {
+        return free(table, lock, dead).await;
+    }
+    let claim = Claim { word: table.word().with_intents(), vacant: FREE };
+    let mut cas = Chain::new(lock.server());
+    cas.cas(lock, dead.to_bits(), claim.word.to_bits());
+    let found = acquire(table, lock, claim, cas).await?.atomics[0];
+    if ![dead, claim.word].map(LockWord::to_bits).contains(&found) {
+        return Ok(Outcome::Over);
+    }
+    let mut chain = Chain::with_buffer(lock.server(), image);
+    for part in parts {
+        chain.write(node.add(part.start as u64), part);
+    }
+    table.add_unlock(&mut chain, lock, claim);
+    if let Err(failed) = persist(table, lock, PendingRelease::unlock(claim), chain, 0..PATIENCE_MAX).await {
+        orphaned(table, lock, claim, &failed);
+        return Err(failed);
+    }
+    let owner = dead.owner();
+    tracing::debug!(name: "lock.recovery.mended", %lock, owner, "a node is made whole that a dead node had begun");
+    table.counters.count(|stats| {
+        stats.recovered += 1;
+        stats.mended += 1;
+    });
+    Ok(Outcome::Over)
+}
+
+/// Posts the chain with the CAS of `claim` until it is known what that has found.
+async fn acquire<V: Verbs>(
+    table: &Rc<Table<V>>,
+    lock: RemotePtr,
+    claim: Claim,
+    mut chain: Chain,
+) -> Result<Completion, Failed> {
+    let mut pace = Pace::after(0);
+    loop {
+        match table.verbs.submit(&Meter::default(), chain).await {
+            Ok(done) => return Ok(done),
+            Err(failed) => {
+                let pause_ns = pace.failed(failed.cause(), table.config.attempts_max);
+                if pace.attempts() >= PATIENCE_MAX || failed.cause().is_refusal() {
+                    orphaned(table, lock, claim, &failed);
+                    return Err(failed);
+                }
+                table.verbs.pause(pause_ns).await;
+                (_, chain) = failed.into_parts();
+            }
+        }
+    }
 }
 
 /// Takes a lock whose node may be torn, and finishes the node. Without a slot nothing can be found out of a taker that
@@ -167,20 +238,11 @@ async fn take<V: Verbs>(
         chain.write(slot.at(), 0..intent.len());
     }
     chain.cas(lock, dead.to_bits(), claim.word.to_bits());
-    let mut pace = Pace::after(0);
-    let done = loop {
-        match table.verbs.submit(&Meter::default(), chain).await {
-            Ok(done) => break done,
-            Err(failed) => {
-                let pause_ns = pace.failed(failed.cause(), table.config.attempts_max);
-                if pace.attempts() >= PATIENCE_MAX || failed.cause().is_refusal() {
-                    orphaned(table, lock, claim, &failed);
-                    slot.into_iter().for_each(Slot::keep);
-                    return Err(failed);
-                }
-                table.verbs.pause(pause_ns).await;
-                (_, chain) = failed.into_parts();
-            }
+    let done = match acquire(table, lock, claim, chain).await {
+        Ok(done) => done,
+        Err(failed) => {
+            slot.into_iter().for_each(Slot::keep);
+            return Err(failed);
         }
     };
     if ![dead, claim.word].map(LockWord::to_bits).contains(&done.atomics[0]) {

@@ -27,6 +27,8 @@ pub struct LockStats {
     pub recovered: u64,
     /// Of those, the ones whose node was finished from an intent.
     pub redone: u64,
+    /// Those whose node was made whole without one ([`crate::Mending`]).
+    pub mended: u64,
     /// Write-backs whose intent was recorded, and the bytes of these intents.
     pub recorded: u64,
     /// See `recorded`.
@@ -36,8 +38,8 @@ pub struct LockStats {
 }
 
 farwood_runtime::counters!(LockStats {
-    sum: acquired waited handed_over images remote_failed taken_over refused orphaned recovered redone recorded
-    record_bytes unrecorded;
+    sum: acquired waited handed_over images remote_failed taken_over refused orphaned recovered redone mended
+    recorded record_bytes unrecorded;
 });
 
 /// The counters behind [`LockStats`], and those of windows.

@@ -127,7 +127,7 @@ impl<V: Verbs> LockTable<V> {
     /// let index = node.control().create("mine", "my kind", b"").await?;
     /// let allocator = Rc::new(NodeAllocator::new(node.control(), index.id, 0));
     /// let leaf = allocator.allocate(128).await?;
-    /// let log = IntentLog { head: index.root.add(8), allocator, node_bytes: 128 };
+    /// let log = IntentLog { head: index.root.add(8), allocator, node_bytes: 128, mending: None };
     /// let port = node.allocate_port();
     /// let (config, images) = (LockConfig::default(), Default::default());
     /// let locks = LockTable::attach_with_intents(shard.clone(), port.port(), config, images, Some(log));

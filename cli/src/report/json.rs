@@ -55,6 +55,7 @@ fn phase(phase: &Phase) -> Value {
             "orphaned": locks.orphaned,
             "recovered": locks.recovered,
             "redone": locks.redone,
+            "mended": locks.mended,
             "recorded": locks.recorded,
             "record_bytes": locks.record_bytes,
             "unrecorded": locks.unrecorded,

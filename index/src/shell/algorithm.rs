@@ -8,8 +8,8 @@ use std::ops::{Bound, RangeInclusive};
 use std::rc::Rc;
 
 use farwood_cache::CacheStats;
-use farwood_lock::LockConfig;
 use farwood_lock::window::WindowConfig;
+use farwood_lock::{LockConfig, Mending};
 use farwood_runtime::{Meter, ServerInfo, Verbs};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -464,6 +464,21 @@ pub trait Algorithm: Copy + PartialEq + Debug + 'static {
     /// ```
     fn locked_bytes(persisted: &Self::PersistedConfig, _node: &Self::NodeState) -> usize {
         Self::geometry(persisted).leaf_bytes()
+    }
+
+    /// Yields how a compute node makes a node whole which a dead one has left half written without an intent
+    /// ([`Held::with_mending`](farwood_lock::Held::with_mending)). By default it does not.
+    ///
+    /// ```
+    /// # use farwood_index::Algorithm;
+    /// # use farwood_index::sherman::{Geometry, Options, ShermanAlgorithm, Techniques};
+    /// let persisted = ShermanAlgorithm::agree(Geometry::default(), Techniques::ALL, &[])?;
+    /// let node = ShermanAlgorithm::node_state(&persisted, &Options::default(), 7)?;
+    /// assert!(ShermanAlgorithm::mending(&node).is_none());
+    /// # Ok::<_, farwood_index::OpenError>(())
+    /// ```
+    fn mending(_node: &Self::NodeState) -> Option<Mending> {
+        None
     }
 
     /// Makes the state of one shard.

@@ -221,7 +221,8 @@ impl<A: Algorithm> Shared<A> {
     /// root word, in its line.
     fn intent_log(&self, allocator: &Rc<NodeAllocator>) -> IntentLog {
         let node_bytes = A::locked_bytes(&self.persisted, &self.state) as u64;
-        IntentLog { head: self.entry.root.add(ROOT_BYTES), allocator: Rc::clone(allocator), node_bytes }
+        let (head, allocator) = (self.entry.root.add(ROOT_BYTES), Rc::clone(allocator));
+        IntentLog { head, allocator, node_bytes, mending: A::mending(&self.state) }
     }
 }
 

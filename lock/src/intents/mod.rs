@@ -3,7 +3,8 @@
 //!
 //! A client that takes a lock has a slot first, so that no release has to ask for memory. Its lock word says so
 //! ([`crate::word`]): a word that says it has an owner with a page on its server, and what that owner has not recorded
-//! it has not begun to write. Where there is no memory for a slot the word says nothing, and is not taken over.
+//! it has not begun to write, or the node tells of it ([`crate::mending`]). Where there is no memory for a slot the
+//! word says nothing, and is not taken over.
 //!
 //! ```text
 //!   holder   has a slot ── CAS word ──> ... ──> WRITE intent, WRITE node, unlock ── the slot is free again
@@ -26,6 +27,7 @@ use farwood_runtime::{FabricError, Failed, NodeAllocator, RemotePtr, ServerId, V
 
 use self::page::{HEADER_BYTES, Owner, Page, Shape};
 use crate::intent;
+use crate::mending::Mending;
 use crate::pace::{ATTEMPTS_MAX, PAUSE_NS_MIN, Pace};
 use crate::word::LockWord;
 
@@ -54,6 +56,8 @@ pub struct IntentLog {
     pub allocator: Rc<NodeAllocator>,
     /// Bytes of the largest node that is written back under a lock.
     pub node_bytes: u64,
+    /// The way to make nodes whole that a dead owner has left without an intent, if there is one.
+    pub mending: Option<Mending>,
 }
 
 /// The slots of one lock table.
@@ -61,6 +65,7 @@ pub(crate) struct Intents {
     head: RemotePtr,
     owner: Owner,
     node_bytes: u64,
+    mending: Option<Mending>,
     /// None when the table has ended.
     allocator: RefCell<Option<Rc<NodeAllocator>>>,
     servers: RefCell<Vec<Pages>>,
@@ -139,11 +144,12 @@ fn shape_for(node_bytes: u64, chunk_bytes: u64) -> Option<Shape> {
 
 impl Intents {
     pub(crate) fn new(log: IntentLog, owner: Owner) -> Rc<Self> {
-        let IntentLog { head, allocator, node_bytes } = log;
+        let IntentLog { head, allocator, node_bytes, mending } = log;
         Rc::new(Intents {
             head,
             owner,
             node_bytes,
+            mending,
             allocator: RefCell::new(Some(allocator)),
             servers: RefCell::default(),
             page_bytes: Cell::default(),
@@ -154,6 +160,11 @@ impl Intents {
     /// Yields where the list of pages begins.
     pub(crate) fn head(&self) -> RemotePtr {
         self.head
+    }
+
+    /// Yields how nodes are made whole whose owner has recorded nothing.
+    pub(crate) fn mending(&self) -> Option<&Mending> {
+        self.mending.as_ref()
     }
 
     /// Counts the bytes of pages that were allocated here.

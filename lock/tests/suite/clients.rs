@@ -12,12 +12,12 @@ use std::rc::Rc;
 use std::slice;
 use std::task::{Context, Poll};
 
-use farwood_lock::{Held, LockConfig, LockError, LockTable, WordCodec};
+use farwood_lock::{Held, LockConfig, LockError, LockTable, Mending, WordCodec};
 use farwood_runtime::chain::MASKED_BYTES;
 use farwood_runtime::{Buf, Chain, Meter, RemotePtr, Verbs};
 
 pub(crate) use crate::fake::NODE_BYTES;
-use crate::fake::{Fake, NODES, World, embedded};
+use crate::fake::{Fake, NODES, World, embedded, node};
 
 /// The offset of the first line's stamp in a node.
 const STAMP: usize = 56;
@@ -46,6 +46,8 @@ pub(crate) struct Style {
     pub(crate) leaves: bool,
     /// True if it takes an embedded lock by a masked CAS, and reads the node afterwards.
     pub(crate) masked: bool,
+    /// True if a node is mended that a dead compute node has half written, and nothing recorded.
+    pub(crate) mends: bool,
 }
 
 /// The place of a node's lock word, and the way in which it is cleared.
@@ -71,6 +73,7 @@ impl Style {
         carries: 0,
         leaves: false,
         masked: false,
+        mends: false,
     };
     pub(crate) const EMBEDDED: Style = Style { place: Place::Embedded, ..Style::FAST };
     pub(crate) const REAR: Style = Style { place: Place::Rear, ..Style::FAST };
@@ -97,6 +100,12 @@ impl Style {
         Style { carries: 2, masked: true, ..Style::FRONT },
     ];
 
+    /// Styles in which torn nodes are mended.
+    pub(crate) const MENDED: [Style; 3] = [
+        Style { mends: true, ..Style::EMBEDDED },
+        Style { mends: true, in_order: false, ..Style::FRONT },
+        Style { mends: true, atomic_writes: false, ..Style::FRONT },
+    ];
     /// Every place of the lock word where only a CAS may clear it.
     pub(crate) const CLEARED_BY_CAS: [Style; 6] = [
         Style { atomic_writes: false, ..Style::FAST },
@@ -121,6 +130,18 @@ impl Style {
     /// Yields the offsets of the lines' stamps in a node.
     fn stamps(self) -> [usize; 2] {
         [STAMP, if self.place == Place::Front { NODE_BYTES - 8 } else { DATA_BYTES - 8 }]
+    }
+
+    /// Yields how a torn node is mended: the first line, which has the counters of clients below 7, is right.
+    pub(crate) fn mending(self) -> Option<Mending> {
+        let [first, second] = self.stamps();
+        let mend = move |image: &mut [u8]| {
+            let is_torn = image[first..first + 8] != image[second..second + 8];
+            image.copy_within(first..first + 8, second);
+            Some(is_torn.then_some(second..second + 8).into_iter().collect())
+        };
+        let lock_at = embedded(0).offset() - node(0).offset();
+        self.mends.then(|| Mending { lock_at, node_bytes: NODE_BYTES, mend: Rc::new(mend) })
     }
 
     pub(crate) fn codec(self) -> WordCodec {
@@ -194,6 +215,9 @@ impl Client {
         chain.write(node, 0..DATA_BYTES);
         if self.style.place == Place::Front {
             held.with_words_behind(NODE_BYTES - 8..NODE_BYTES);
+        }
+        if self.style.mends {
+            held.with_mending();
         }
         if self.style.pass_on_early {
             let writing = self.fake.submit(meter, chain);

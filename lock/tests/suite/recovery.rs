@@ -6,7 +6,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
-use farwood_lock::{LockConfig, LockError, LockStats, LockTable, LockWord, OnceDead};
+use farwood_lock::{LockConfig, LockError, LockStats, LockTable, LockWord, Mending, OnceDead};
 use farwood_runtime::{Chain, Meter, Verbs};
 
 use crate::clients::{Client, NODE_BYTES, Style, assert_whole};
@@ -28,7 +28,7 @@ fn config(style: Style) -> LockConfig {
 /// Makes a world of three compute nodes, which have all had the lock once, so that they have slots.
 fn warm(style: Style, seed: u64, config: LockConfig) -> (World, Tables, Vec<Client>) {
     let world = style.world(seed, 3, 1);
-    let tables = world.attach_with_intents(config);
+    let tables = world.attach_with_mending(config, style.mending());
     let clients: Vec<_> = (0..4).map(|word| Client::new(&tables[word % 3], word, style)).collect();
     add(&world, &clients, 1);
     world.run();
@@ -92,6 +92,16 @@ fn deaths() -> impl Iterator<Item = Fault> {
     (0..VERBS_MAX).flat_map(|verbs| LINES.map(|lines| Fault { verbs, lines, gone: false }))
 }
 
+/// Makes the death of a client that has written the first line of the node, and no more.
+fn half_written(style: Style) -> Fault {
+    Fault { verbs: usize::from(!style.mends), lines: 0b1, gone: false }
+}
+
+/// Counts nodes that were finished, from an intent or without one.
+fn finished(stats: &LockStats) -> u64 {
+    stats.redone + stats.mended
+}
+
 /// Counts the chains of a client before its write-back. One whose word carries something has guessed wrong.
 fn chains_to_write(style: Style) -> usize {
     style.chains_to_read() + usize::from(style.carries > 0)
@@ -121,7 +131,8 @@ fn a_death(style: Style, seed: u64, number: usize, fault: Fault) -> (bool, LockS
 
 fn all_styles() -> impl Iterator<Item = Style> {
     let apart = [Style { combine: false, ..Style::FAST }, Style { fused: false, ..Style::LEAVING }];
-    Style::PLACES.into_iter().chain(Style::CARRYING).chain(Style::CLEARED_BY_CAS).chain(apart)
+    let places = Style::PLACES.into_iter().chain(Style::CARRYING).chain(Style::CLEARED_BY_CAS);
+    places.chain(Style::MENDED).chain(apart)
 }
 
 #[test]
@@ -136,8 +147,10 @@ fn a_compute_node_may_die_in_any_verb() {
             }
         }
         assert!(deaths_met > 30, "{deaths_met} deaths, {style:?}");
-        assert!(sum.redone > 10, "{sum:?}, {style:?}");
-        assert!(sum.recovered > sum.redone || style.carries > 0, "{sum:?}, {style:?}");
+        // Without intents a WRITE is less, and with it as many ways to die.
+        assert!(finished(&sum) > if style.mends { 3 } else { 10 }, "{sum:?}, {style:?}");
+        assert_eq!((sum.mended > 0, sum.redone == 0), (style.mends, style.mends), "{sum:?}, {style:?}");
+        assert!(sum.recovered > finished(&sum) || style.carries > 0, "{sum:?}, {style:?}");
     }
 }
 
@@ -176,7 +189,7 @@ fn an_intent_goes_when_its_lock_is_passed_on() {
 fn a_taker(style: Style, seed: u64, death: Option<(usize, Fault)>) -> (usize, bool) {
     let what = format!("seed {seed}, {death:?}, {style:?}");
     let (world, tables, clients) = warm(style, seed, config(style));
-    world.die(chains_to_write(style), Fault { verbs: 1, lines: 0b1, gone: false });
+    world.die(chains_to_write(style), half_written(style));
     add(&world, &clients[..1], 1);
     world.run_with_the_dead();
     world.spare();
@@ -195,12 +208,13 @@ fn a_taker(style: Style, seed: u64, death: Option<(usize, Fault)>) -> (usize, bo
     if assert_taken_over(&outcomes, style, last.recovered, &what) {
         assert_whole_and_free(&world, &tables, &clients, style, &what);
     }
-    (posted, holder == Some(2) && first.redone == 0 && last.redone == 1)
+    (posted, holder == Some(2) && finished(&first) == 0 && finished(&last) == 1)
 }
 
 #[test]
 fn a_taker_may_die_in_any_verb() {
-    for style in [Style::FAST, Style::REAR, Style::FRONT, Style::CARRYING[1], Style::CLEARED_BY_CAS[0]] {
+    let styles = [Style::FAST, Style::REAR, Style::FRONT, Style::CARRYING[1], Style::CLEARED_BY_CAS[0]];
+    for style in styles.into_iter().chain(Style::MENDED) {
         let mut redone_again = 0;
         for (seed, fault) in (0..).zip(deaths()) {
             let (chains, _) = a_taker(style, seed, None);
@@ -220,7 +234,7 @@ fn chains_of_takers_may_fail() {
         for seed in 0..20 {
             let what = format!("seed {seed}, {style:?}");
             let (world, tables, clients) = warm(style, seed, config(style));
-            world.die(chains_to_write(style), Fault { verbs: 1, lines: 0b1, gone: false });
+            world.die(chains_to_write(style), half_written(style));
             add(&world, &clients[..1], 1);
             world.run_with_the_dead();
             world.spare();
@@ -228,7 +242,7 @@ fn chains_of_takers_may_fail() {
             world.set_fault_rate(0.2);
             let others = add(&world, &clients[1..3], 2);
             world.run_with_the_dead();
-            let redone = stats(&tables[1..]).redone;
+            let redone = finished(&stats(&tables[1..]));
             if assert_taken_over(&others, style, redone, &what) {
                 assert_whole_and_free(&world, &tables, &clients, style, &what);
                 assert!(redone == 1 || style.carries > 0, "{what}");
@@ -465,6 +479,42 @@ fn whole_steps_within_lines_are_not_recorded() {
         });
         world.run();
     }
+}
+
+/// A release that the node itself tells of is not recorded, if the table has a way to mend nodes.
+#[test]
+fn what_is_mended_is_not_recorded() {
+    let style = Style::MENDED[0];
+    for (mending, recorded) in [(None, 1), (style.mending(), 0)] {
+        let world = World::new(7, 1, 1);
+        let tables = world.attach_with_mending(config(style), mending);
+        add(&world, &[Client::new(&tables[0], 0, style)], 1);
+        world.run();
+        assert_eq!((tables[0].1.stats().recorded, tables[0].1.stats().unrecorded), (recorded, 0));
+    }
+}
+
+/// A node that no release leaves so keeps its lock, and its bytes.
+#[test]
+fn a_node_that_cannot_be_mended_is_not_taken_over() {
+    let style = Style::MENDED[0];
+    let (world, tables, clients) = warm(style, 5, config(style));
+    world.die(chains_to_write(style), half_written(style));
+    add(&world, &clients[..1], 1);
+    world.run_with_the_dead();
+    world.spare();
+    world.set_dead(&[1]);
+    let left = word(&world, &tables, style);
+    let refusing = style.mending().map(|mending| Mending { mend: Rc::new(|_| None), ..mending });
+    let other = Client::new(&world.attach_with_mending(config(style), refusing)[1], 1, style);
+    let outcomes = add(&world, &[other], 1);
+    world.run_with_the_dead();
+    assert!(matches!(outcomes.borrow()[..], [Err(LockError::Contended { owner: 1, .. })]), "{outcomes:?}");
+    assert_eq!(word(&world, &tables, style), left);
+    let outcomes = add(&world, &clients[1..2], 1);
+    world.run_with_the_dead();
+    assert!(outcomes.borrow()[0].is_ok() && stats(&tables).mended == 1);
+    assert_whole_and_free(&world, &tables, &clients, style, "mended");
 }
 
 /// Slots come back, and pages go to the next table when the last handle is gone.

@@ -23,7 +23,7 @@ use std::sync::atomic::Ordering;
 use std::task::Context;
 
 use farwood_lock::window::{WindowConfig, WindowTable};
-use farwood_lock::{Images, IntentLog, LockConfig, LockTable, WordCodec};
+use farwood_lock::{Images, IntentLog, LockConfig, LockTable, Mending, WordCodec};
 use farwood_runtime::chain::{MASKED_BYTES, Op, Verb};
 use farwood_runtime::mapped::MappedDevice;
 use farwood_runtime::verbs::Handler;
@@ -297,12 +297,23 @@ impl World {
 
     /// Attaches a lock table with intents to each shard of all compute nodes, and yields them.
     pub(crate) fn attach_with_intents(&self, config: LockConfig) -> Vec<(Fake, LockTable<Fake>)> {
+        self.attach_with_mending(config, None)
+    }
+
+    /// Attaches a lock table with intents to each shard of all compute nodes, whose nodes are mended in that way, and
+    /// yields them.
+    pub(crate) fn attach_with_mending(
+        &self,
+        config: LockConfig,
+        mending: Option<Mending>,
+    ) -> Vec<(Fake, LockTable<Fake>)> {
         self.state.borrow_mut().codec = config.codec;
         let shards = self.state.borrow().shards.len();
         let attach = |shard| {
             let fake = Fake::new(self.clone(), shard);
             let allocator = Rc::new(NodeAllocator::new(Arc::clone(&self.control), IndexId(1), 0));
-            let log = IntentLog { head: PAGES, allocator, node_bytes: NODE_BYTES as u64 };
+            let log =
+                IntentLog { head: PAGES, allocator, node_bytes: NODE_BYTES as u64, mending: mending.clone() };
             let (config, images) = (config.clone(), Arc::default());
             (fake.clone(), LockTable::attach_with_intents(fake, PORT, config, images, Some(log)))
         };
