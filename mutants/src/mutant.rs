@@ -39,6 +39,7 @@ pub(crate) const TARGETS: &[&str] = &[
     "index/src/layout/block.rs",
     "index/src/layout/hopscotch/entry.rs",
     "index/src/layout/hopscotch/lookup.rs",
+    "index/src/layout/hopscotch/mend.rs",
     "index/src/layout/hopscotch/patch.rs",
     "index/src/layout/hopscotch/ring.rs",
     "index/src/layout/hopscotch/vacancy.rs",
@@ -129,6 +130,11 @@ pub(crate) struct Verdict {
 /// Yields the indexes that run code of that file.
 pub(crate) fn indexes_of(file: &str) -> Vec<String> {
     let indexes: &[&str] = match file {
+        _ if file.ends_with("/mend.rs") => &["chime+takeover"],
+        // What is not recorded shows when its writer dies.
+        _ if ["/chime/write.rs", "/hopscotch/patch.rs"].iter().any(|end| file.ends_with(end)) => {
+            &["chime", "chime+takeover"]
+        }
         _ if ["/chime/", "/hopscotch/", "/hotspot", "/block"].iter().any(|part| file.contains(part)) => {
             &["chime"]
         }

@@ -234,6 +234,11 @@ impl<L> NodeState<L> {
         ShardState { reader: self.cache.reader(), missing: Missing::default() }
     }
 
+    /// Yields the format of the leaves.
+    pub(crate) fn leaf(&self) -> &L {
+        &self.leaf
+    }
+
     /// Counts the bytes of the largest node.
     pub(crate) fn largest_bytes(&self) -> usize
     where

@@ -79,7 +79,9 @@
 //! Versions have 8 bits (nodes) and 5 (entries) in place of 4 and are bounded in time. A scan reads whole leaves: which
 //! entries it wants cannot be told before, except by enumerating keys, which integers allow and strings do not. The
 //! fingerprint of a long key is a hash of all of it, not its first 8 bytes, which many strings share. Merging
-//! of leaves and reclamation of nodes are not in this release, so an emptied leaf stays.
+//! of leaves and reclamation of nodes are not in this release, so an emptied leaf stays. Hop bits do not count for the
+//! version of their home's entry: readers compare them with the keys, and an entry with two versions is one that a dead
+//! writer has half written (`layout/hopscotch/mend.rs`).
 
 mod block;
 mod config;
@@ -95,8 +97,8 @@ use std::ops::{Bound, RangeInclusive};
 use std::rc::Rc;
 
 use farwood_cache::{CacheConfig, CacheStats, HotspotBuffer};
-use farwood_lock::LockConfig;
 use farwood_lock::window::WindowConfig;
+use farwood_lock::{LockConfig, Mending};
 use farwood_runtime::{Buf, Meter, RemotePtr, ServerInfo, Verbs};
 
 use self::config::PersistedConfig;
@@ -240,6 +242,7 @@ impl Algorithm for ChimeAlgorithm {
             "lock.redo.unreached",
             "sim.read.overtaken",
         ],
+        takeover_paths: &["lock.recovery.mended"],
         cache_bytes: &[600, 1_000, 2_000, 4_000, 1 << 20, 1 << 20],
         height_min: 5,
         // Of a table in which a key has few places, and of a leaf that is split at a key out of few.
@@ -307,6 +310,19 @@ impl Algorithm for ChimeAlgorithm {
 
     fn locked_bytes(_: &PersistedConfig, node: &Self::NodeState) -> usize {
         node.tree.largest_bytes()
+    }
+
+    fn mending(node: &NodeState) -> Option<Mending> {
+        let layout = *node.tree.leaf();
+        let mend = move |image: &mut [u8]| match layout.mend(image) {
+            Ok(patch) => Some(patch.into_vec()),
+            Err(rejection) => {
+                tracing::warn!(%rejection, "the leaf of a dead writer is not mended");
+                None
+            }
+        };
+        let (lock_at, node_bytes) = (layout.lock_at() as u64, layout.node_bytes());
+        Some(Mending { lock_at, node_bytes, mend: Rc::new(mend) })
     }
 
     fn shard_state(node: &NodeState) -> ShardState {

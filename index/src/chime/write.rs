@@ -7,6 +7,11 @@
 //! lock. Another server's block cannot be in that chain: a block that is written apart might be overtaken by the
 //! unlock, if the writer is dropped. So a pair whose block is elsewhere (its leaf was split off another one's server),
 //! or has no room, gets a new block beside its leaf, written before the entry that leads there.
+//!
+//! Where intents are kept, an insert and a remove are not recorded: if their writer dies, the leaf tells what it was
+//! about (`layout/hopscotch/mend.rs`). Keys that hop are written to their new slots first for that; where these share a
+//! word with others that change, the insert is recorded. An update over a line's end is, since its value may be neither
+//! the old one nor the new; and so is a split.
 
 use std::iter;
 use std::rc::Rc;
@@ -20,7 +25,7 @@ use super::lookup::{Verdict, judge};
 use super::{Techniques, Tree};
 use crate::btree::descend::{RightEdge, Target};
 use crate::error::{AccessError, WriteError};
-use crate::layout::hopscotch::HopLayout;
+use crate::layout::hopscotch::{HopLayout, Placement};
 use crate::layout::{BlockPtr, LineRanges, Patch, Rejection};
 use crate::step::{Budget, Step};
 use crate::write_op::WriteOp;
@@ -68,6 +73,11 @@ pub(super) struct Change<'a> {
 pub(super) enum Plan {
     /// These ranges of the image, which was changed, are to be written; the key is in this slot, or was.
     Patch(Patch, usize),
+    /// As are these, which bring a key to the leaf, or take one away, and move none: a leaf that has a part of that can
+    /// be mended ([`HopLayout::mend`]).
+    Mended(Patch, usize),
+    /// As are these, which bring a key there that others make room for.
+    Hops(Patch, Placement),
     /// More has to be read first: so many slots from the home on, or the header.
     Read(Known),
     /// The blocks of the entries with the key's fingerprint have to be read first.
@@ -109,7 +119,7 @@ pub(super) fn plan(layout: &HopLayout, image: &mut [u8], known: Known, change: &
         }
         (Some(slot), WriteOp::Remove) => layout.remove(image, slot).map(|mut patch| {
             patch.push(layout.note_vacancies(image, slot, 1));
-            Plan::Patch(patch, slot)
+            Plan::Mended(patch, slot)
         }),
         (None, WriteOp::Put(value) | WriteOp::Insert(value)) => {
             plan_insert(layout, image, known, value, change)
@@ -178,7 +188,10 @@ fn plan_insert(
     };
     let mut patch = layout.insert(image, &placement, key, value);
     patch.push(layout.note_vacancies(image, home, known.slots));
-    Ok(Plan::Patch(patch, placement.slot))
+    Ok(match placement.hops.is_empty() {
+        true => Plan::Mended(patch, placement.slot),
+        false => Plan::Hops(patch, placement),
+    })
 }
 
 /// Yields what an insert has to know of a leaf, by the words in its image: `known`, with the slots from the home on up
@@ -193,6 +206,28 @@ fn up_to_vacancy(layout: &HopLayout, image: &[u8], home: usize, full: usize, kno
 
 fn all_of(layout: &HopLayout, known: Known) -> Known {
     Known { slots: layout.ring().slots, header: true, ..known }
+}
+
+/// Sees to it that a leaf can be mended without an intent if this writer dies, where that can be; yields what is to be
+/// written then.
+fn foresee_death<V: Verbs>(layout: &HopLayout, held: &mut Held<V>, step: Step<Plan>) -> Step<Plan> {
+    match step {
+        Step::Done(Plan::Mended(patch, slot)) => {
+            held.with_mending();
+            Step::Done(Plan::Patch(patch, slot))
+        }
+        Step::Done(Plan::Hops(mut patch, placement)) => {
+            if held.keeps_intents()
+                && let Some(copies) = layout.copies_first(&placement)
+            {
+                // Some short WRITEs more are less than an intent of all that is between.
+                patch.insert_many(0, copies);
+                held.with_mending();
+            }
+            Step::Done(Plan::Patch(patch, placement.slot))
+        }
+        step => step,
+    }
 }
 
 /// A leaf as its lock's holder has read it.
@@ -232,7 +267,7 @@ impl<V: Verbs> Tree<V> {
         let (layout, hash) = (self.leaf(), HopLayout::hash(key));
         let home = layout.home_of_hash(hash);
         loop {
-            let (held, seen) = self.lock_to_write(meter, &at, home, op).await?;
+            let (mut held, seen) = self.lock_to_write(meter, &at, home, op).await?;
             let settled = self.settle_plan(meter, &at, seen, key, op, &mut budget).await;
             let Settled { step, seen: Seen { image, known, parts }, block, before } = match settled {
                 Err(error @ WriteError::Alloc(_)) => {
@@ -244,7 +279,7 @@ impl<V: Verbs> Tree<V> {
             if known.header && matches!(step, Step::Done(_)) {
                 self.check_parent(meter, key, at, &image).await?;
             }
-            match step {
+            match foresee_death(layout, &mut held, step) {
                 Step::Done(Plan::Patch(patch, slot)) => {
                     let leaf = at.ptr;
                     let pair = (key, op.value());
@@ -270,7 +305,7 @@ impl<V: Verbs> Tree<V> {
                     self.unlock(meter, held).await?;
                     return Ok(false);
                 }
-                Step::Done(Plan::Read(_) | Plan::ReadBlocks | Plan::NewBlock) => unreachable!("it was done"),
+                Step::Done(_) => unreachable!("it was done"),
                 Step::MoveRight(sibling) => {
                     self.unlock(meter, held).await?;
                     let edge = RightEdge { high: || layout.high(&image, home, known.header), sibling };
@@ -533,7 +568,7 @@ mod tests {
             let step = plan(&layout, &mut image, Known { blocks, ..ALL }, &change(op));
             match expected {
                 Some(expected) => assert_eq!((step, &image), (Step::Done(expected), &before), "{op:?}"),
-                None => assert!(matches!(step, Step::Done(Plan::Patch(_, removed)) if removed == slot)),
+                None => assert!(matches!(step, Step::Done(Plan::Mended(_, removed)) if removed == slot)),
             }
         }
     }
@@ -550,7 +585,7 @@ mod tests {
         for (known, present) in [(ALL, false), (Known { blocks: Blocks::OfOthers, ..ALL }, true)] {
             let (layout, mut image, _) = leaf(present.then_some(RemotePtr::from_bits(64)));
             let put = Change { block: Some(block), ..change(WriteOp::Put(b"2")) };
-            assert!(matches!(plan(&layout, &mut image, known, &put), Step::Done(Plan::Patch(..))));
+            assert!(matches!(plan(&layout, &mut image, known, &put), Step::Done(Plan::Mended(..))));
             let found = layout.candidates(&image, b"c").unwrap();
             assert!(found.iter().any(|(_, at)| *at == block) && found.len() == 1 + usize::from(present));
         }

@@ -102,6 +102,15 @@ impl EntryVersion {
     pub(super) const fn next(self) -> Self {
         EntryVersion::from_bits(self.0 + 1)
     }
+
+    /// Yields the version behind the newest of these: the one with the most versions behind it that are not among them.
+    pub(super) fn after(versions: impl Iterator<Item = Self>) -> Self {
+        let there = versions.fold(0_u32, |there, version| there | 1 << version.0);
+        let is_there = |bits: &u8| there >> bits & 1 != 0;
+        let unused_behind = |bits: &u8| there.rotate_right(u32::from(bits + 1)).trailing_zeros();
+        let newest = (0..Self::COUNT as u8).filter(is_there).max_by_key(unused_behind);
+        EntryVersion(newest.unwrap_or_default()).next()
+    }
 }
 
 /// Yields the node version of the image's first line; the node's, if [`node_versions_agree`].
@@ -178,6 +187,19 @@ fn set_control_word(image: &mut [u8], line: usize, word: u16) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_newest_of_some_versions_is_before_the_widest_gap() {
+        let after = |versions: &[u8]| EntryVersion::after(versions.iter().map(|bits| EntryVersion(*bits))).0;
+        for first in 0..32 {
+            let ahead = |steps: u8| (first + steps) % 32;
+            assert_eq!(after(&[first]), ahead(1));
+            assert_eq!(after(&[ahead(2), first]), ahead(3));
+            assert_eq!(after(&[first, ahead(5), ahead(3), first]), ahead(6));
+        }
+        let all: Vec<u8> = (0..32).collect();
+        assert!(after(&all) < 32);
+    }
 
     #[test]
     fn versions_wrap_and_leave_each_other_alone() {

@@ -471,10 +471,10 @@ pub trait Algorithm: Copy + PartialEq + Debug + 'static {
     ///
     /// ```
     /// # use farwood_index::Algorithm;
-    /// # use farwood_index::sherman::{Geometry, Options, ShermanAlgorithm, Techniques};
-    /// let persisted = ShermanAlgorithm::agree(Geometry::default(), Techniques::ALL, &[])?;
-    /// let node = ShermanAlgorithm::node_state(&persisted, &Options::default(), 7)?;
-    /// assert!(ShermanAlgorithm::mending(&node).is_none());
+    /// # use farwood_index::chime::{ChimeAlgorithm, Geometry, Options, Techniques};
+    /// let persisted = ChimeAlgorithm::agree(Geometry::default(), Techniques::ALL, &[])?;
+    /// let node = ChimeAlgorithm::node_state(&persisted, &Options::default(), 7)?;
+    /// assert!(ChimeAlgorithm::mending(&node).is_some_and(|mending| mending.node_bytes == 1408));
     /// # Ok::<_, farwood_index::OpenError>(())
     /// ```
     fn mending(_node: &Self::NodeState) -> Option<Mending> {

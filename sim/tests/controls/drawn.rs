@@ -29,7 +29,7 @@ fn is_caught_with_takeover(act: Act, kind: IndexKind, seeds: Range<u64>) {
 #[test]
 fn an_intent_behind_its_node() {
     is_caught_with_takeover(Act::IntentLast, IndexKind::Sherman, 0..20);
-    is_caught_with_takeover(Act::IntentLast, IndexKind::Chime, 0..20);
+    is_caught_with_takeover(Act::IntentLast, IndexKind::Chime, 0..60);
 }
 
 #[test]

@@ -255,16 +255,18 @@ impl HopLayout {
 
     /// Tells whether the bits of `home` name the slots of its neighbourhood whose keys have it as their home.
     pub(super) fn bits_are_of_keys(&self, image: &[u8], home: usize) -> Result<bool, Rejection> {
-        if !self.has_hops() {
-            return Ok(true);
-        }
+        Ok(!self.has_hops() || self.bits_of_keys(image, home)? == self.hops(image, home))
+    }
+
+    /// Yields the bits that name the slots of the neighbourhood of `home` whose keys have it as their home.
+    pub(super) fn bits_of_keys(&self, image: &[u8], home: usize) -> Result<u16, Rejection> {
         let mut bits = 0;
         for (steps, slot) in self.ring.neighbourhood(home).enumerate() {
             if self.is_present(image, slot) && self.home_of(image, slot)? == home {
                 bits |= 1 << steps;
             }
         }
-        Ok(bits == self.hops(image, home))
+        Ok(bits)
     }
 
     /// Yields the home of the key in `slot`, which is present.

@@ -12,6 +12,9 @@ use super::super::{Malformed, Patch, Rejection};
 use super::entry::{KEY_SHORT, PRESENT, ShortVersion, VALUE_SHORT};
 use super::{HEAD_BYTES, HopLayout, Placement, Vacancy};
 
+/// Slots of a leaf that a write changes.
+type Slots = SmallVec<[usize; 8]>;
+
 impl HopLayout {
     /// Makes `image`, whatever it held, a leaf with `header` (of level 0) and as many of `pairs` as there is room for
     /// in their order; yields their number. The image is to be written as a whole.
@@ -164,23 +167,53 @@ impl HopLayout {
     /// # });
     /// ```
     pub fn insert(&self, image: &mut [u8], placement: &Placement, key: &[u8], value: &[u8]) -> Patch {
-        let home = self.home(key);
-        let mut changed = SmallVec::<[usize; 8]>::new();
+        let (mut entries, mut homes) = (Slots::new(), Slots::new());
         for hop in &placement.hops {
             let owner = self.home_of(image, hop.from).expect("the hops were planned on this image");
             self.move_entry(image, hop.from, hop.to);
             self.flip_hop(image, owner, hop.from);
             self.flip_hop(image, owner, hop.to);
-            changed.extend([hop.from, hop.to, owner]);
+            entries.extend([hop.from, hop.to]);
+            homes.push(owner);
         }
+        let hash = Self::hash(key);
         self.store(image, placement.slot, key, value);
-        self.add_to_sum(image, Self::hash(key));
-        self.flip_hop(image, home, placement.slot);
-        changed.push(placement.slot);
-        if self.has_hops() {
-            changed.push(home);
+        self.add_to_sum(image, hash);
+        self.flip_hop(image, self.home_of_hash(hash), placement.slot);
+        entries.push(placement.slot);
+        homes.push(self.home_of_hash(hash));
+        self.write_of(image, placement.begin, entries, &homes)
+    }
+
+    /// Yields the bytes to send before those of an insert with hops, so that its leaf can be mended
+    /// ([`HopLayout::mend`]): each key that hops, in its new slot, and in the order of the hops, before another one
+    /// takes its old slot. None if a word of one has bytes of an entry that changes later: part of that would come
+    /// before its version.
+    ///
+    /// ```text
+    ///   WRITE 4 in slot 6 ✗                   4 is in its old slot, and perhaps in both
+    ///   WRITE 4 in slot 6, WRITE X ✗          4 is in its new slot, X whole or not
+    ///   without it         WRITE both ✗       X is in slot 4, and 4 not yet in 6: it is lost
+    /// ```
+    ///
+    /// ```
+    /// # farwood_doctest::hop_leaf!(|layout, image| {
+    /// let placement = layout.place(&image, layout.home(b"berta"))?.expect("there is room");
+    /// assert_eq!(layout.copies_first(&placement).as_deref(), Some(&[][..]), "no key hops");
+    /// # });
+    /// ```
+    pub fn copies_first(&self, placement: &Placement) -> Option<Patch> {
+        let bytes = |slot| self.entry(slot).write_range();
+        let mut copies = Patch::new();
+        for (place, hop) in placement.hops.iter().enumerate() {
+            let copy = bytes(hop.to);
+            let mut later = placement.hops[place + 1..].iter().map(|hop| hop.to).chain([placement.slot]);
+            if later.any(|slot| bytes(slot).start < copy.end && copy.start < bytes(slot).end) {
+                return None;
+            }
+            copies.push(copy);
         }
-        self.write_of(image, placement.begin, changed)
+        Some(copies)
     }
 
     /// Gives the present entry in `slot` another value; yields the bytes to send.
@@ -197,7 +230,7 @@ impl HopLayout {
         assert!(self.is_present(image, slot), "an update has found its key");
         let short = if self.value_slot(slot).write(image, value) { VALUE_SHORT } else { 0 };
         self.set_flags(image, slot, self.head(image, slot) & !VALUE_SHORT | short);
-        self.write_of(image, slot, SmallVec::from_slice(&[slot]))
+        self.write_of(image, slot, Slots::from_slice(&[slot]), &[])
     }
 
     /// Removes the entry in `slot`, which is present; yields the bytes to send.
@@ -214,11 +247,7 @@ impl HopLayout {
         let home = self.home_of_hash(hash);
         self.vacate(image, slot, home);
         self.add_to_sum(image, hash);
-        let mut changed = SmallVec::from_slice(&[slot]);
-        if self.has_hops() {
-            changed.push(home);
-        }
-        Ok(self.write_of(image, home, changed))
+        Ok(self.write_of(image, home, Slots::from_slice(&[slot]), &[home]))
     }
 
     /// Makes a whole image that of a leaf with `header` and those of its entries whose slots `keeps` tells, each in its
@@ -345,7 +374,7 @@ impl HopLayout {
     }
 
     /// Sets the vacancy word; yields the bytes to send.
-    fn set_vacancy(&self, image: &mut [u8], vacancy: Vacancy) {
+    pub(super) fn set_vacancy(&self, image: &mut [u8], vacancy: Vacancy) {
         let at = self.vacancy_at();
         image[at..at + WORD_BYTES].copy_from_slice(&vacancy.bits().to_le_bytes());
     }
@@ -356,7 +385,7 @@ impl HopLayout {
     }
 
     /// Adds a key to the sum, or takes one off it.
-    fn add_to_sum(&self, image: &mut [u8], hash: u64) {
+    pub(super) fn add_to_sum(&self, image: &mut [u8], hash: u64) {
         let (at, sum) = (self.sum_at(), self.sum(image) ^ hash);
         image[at..at + WORD_BYTES].copy_from_slice(&sum.to_le_bytes());
     }
@@ -388,7 +417,7 @@ impl HopLayout {
         self.flip_hop(image, home, slot);
     }
 
-    fn set_flags(&self, image: &mut [u8], slot: usize, head: u16) {
+    pub(super) fn set_flags(&self, image: &mut [u8], slot: usize, head: u16) {
         stream::write(image, self.entry(slot).start(), &head.to_le_bytes());
     }
 
@@ -401,10 +430,13 @@ impl HopLayout {
         stream::write(image, at, &hops.to_le_bytes()[..self.hops_bytes()]);
     }
 
-    /// Increments the versions of the entries that have changed, and yields the bytes that hold them: as one range, or
-    /// two around the end.
-    fn write_of(&self, image: &mut [u8], from: usize, mut changed: SmallVec<[usize; 8]>) -> Patch {
-        changed.sort_unstable_by_key(|slot| self.ring.distance(from, *slot));
+    /// Increments the versions of the entries that have changed, and yields the bytes that hold them, and the hop bits
+    /// of those homes: as one range, or two around the end.
+    ///
+    /// A home's own entry keeps its version: readers compare the bits with the keys, and [`HopLayout::mend`] takes an
+    /// entry with two versions for one that is half written.
+    fn write_of(&self, image: &mut [u8], from: usize, mut changed: Slots, homes: &[usize]) -> Patch {
+        changed.sort_unstable();
         changed.dedup();
         for slot in &changed {
             let head = self.head(image, *slot);
@@ -414,6 +446,10 @@ impl HopLayout {
                 version::set_entry_version(image, line, next);
             }
         }
+        if self.has_hops() {
+            changed.extend_from_slice(homes);
+        }
+        changed.sort_unstable_by_key(|slot| self.ring.distance(from, *slot));
         let (first, last) = (changed[0], changed[changed.len() - 1]);
         let range = |first, last| {
             let start = self.entry(first).start();

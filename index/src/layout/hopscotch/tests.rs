@@ -32,7 +32,7 @@ fn layouts() -> impl Iterator<Item = HopLayout> {
     })
 }
 
-fn header(version: u16) -> NodeHeader<'static> {
+pub(super) fn header(version: u16) -> NodeHeader<'static> {
     NodeHeader {
         level: 0,
         low: b"",
@@ -43,13 +43,13 @@ fn header(version: u16) -> NodeHeader<'static> {
     }
 }
 
-fn key(layout: &HopLayout, number: usize) -> Vec<u8> {
+pub(super) fn key(layout: &HopLayout, number: usize) -> Vec<u8> {
     let mut key = vec![number as u8; layout.max_key - number % 2];
     key[0] = (number % 200) as u8;
     key
 }
 
-fn value(layout: &HopLayout, number: usize) -> Vec<u8> {
+pub(super) fn value(layout: &HopLayout, number: usize) -> Vec<u8> {
     vec![number as u8; layout.value_bytes - number % 2]
 }
 
@@ -62,7 +62,7 @@ fn read_for(layout: &HopLayout, image: &[u8], key: &[u8]) -> Vec<u8> {
     part
 }
 
-fn get(layout: &HopLayout, image: &[u8], key: &[u8]) -> Result<Option<Vec<u8>>, Rejection> {
+pub(super) fn get(layout: &HopLayout, image: &[u8], key: &[u8]) -> Result<Option<Vec<u8>>, Rejection> {
     let part = read_for(layout, image, key);
     let seen = layout.lookup(&part, key, false)?;
     assert_eq!(seen.sibling, RemotePtr::from_bits(640));
@@ -74,7 +74,7 @@ fn get(layout: &HopLayout, image: &[u8], key: &[u8]) -> Result<Option<Vec<u8>>, 
 }
 
 /// Yields the keys that a scan of the leaf sees.
-fn keys(layout: &HopLayout, image: &[u8]) -> Result<Vec<Vec<u8>>, Rejection> {
+pub(super) fn keys(layout: &HopLayout, image: &[u8]) -> Result<Vec<Vec<u8>>, Rejection> {
     let (mut order, mut pairs) = (SlotOrder::default(), Vec::new());
     let leaf = layout.view(image)?;
     leaf.check_sum()?;

@@ -16,6 +16,8 @@ const ENTRY: u64 = 24;
 /// An entry write from a home to the end of its neighbourhood.
 const ENTRIES: u64 = 8 * 20 + 32;
 const WORD: u64 = 8;
+/// Keys that hop for another one, at the most: where intents are kept, each is a WRITE of its own.
+const HOPS: u64 = 8;
 /// The half of a line with the words.
 const WORDS: u64 = 32;
 /// A block of a pair of 8 + 8 bytes, as a scan reads it.
@@ -100,7 +102,7 @@ pub(super) fn costs(techniques: Techniques, work: Work) -> Costs {
         // The entry, which may be around the table's end or go to a vacancy that keys have made by hops, and the words
         // with the lock. Without `piggyback` an insert reads the leaf.
         Work::Change(OpKind::Insert) => {
-            let most = change(3, LEAF_BYTES, 1);
+            let most = change(3 + HOPS, LEAF_BYTES + HOPS * (ENTRY + WORD), 1);
             let most = Cost { round_trips: update + 1, reads: 6, bytes_read: 2 * LEAF_BYTES, ..most };
             between(most, change(2, ENTRY + 3 * WORD, 1))
         }
