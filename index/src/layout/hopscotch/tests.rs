@@ -12,8 +12,11 @@ use super::super::stream::LINE_BYTES;
 use super::super::{LayoutError, NodeVersion, Rejection, SlotOrder, make_contiguous};
 use super::{HopLayout, Ring};
 
-/// Spans, neighbourhoods, key and value bytes: entries within a line, over two, and over several.
-const SHAPES: [(usize, usize, usize, usize); 8] = [
+/// Span, neighbourhood, key and value bytes.
+pub(super) type Shape = (usize, usize, usize, usize);
+
+/// Entries within a line, over two, and over several.
+const SHAPES: [Shape; 8] = [
     (2, 2, 2, 2),
     (4, 2, 8, 8),
     (8, 4, 3, 40),
@@ -25,9 +28,14 @@ const SHAPES: [(usize, usize, usize, usize); 8] = [
 ];
 
 fn layouts() -> impl Iterator<Item = HopLayout> {
-    SHAPES.into_iter().flat_map(|(slots, reach, key, value)| {
+    layouts_of(&SHAPES, &[false, true])
+}
+
+/// Makes direct and indirect leaves of each shape, with fences in their replicas or without.
+pub(super) fn layouts_of(shapes: &[Shape], fences: &[bool]) -> impl Iterator<Item = HopLayout> {
+    shapes.iter().flat_map(move |&(slots, reach, key, value)| {
         [HopLayout::new, HopLayout::indirect].into_iter().flat_map(move |make| {
-            [false, true].map(|fences| make(Ring { slots, reach }, key, value, fences).unwrap())
+            fences.iter().map(move |&fences| make(Ring { slots, reach }, key, value, fences).unwrap())
         })
     })
 }

@@ -8,12 +8,12 @@ use rand::{Rng, SeedableRng};
 
 use super::super::super::stream::LINE_BYTES;
 use super::super::super::{Patch, Rejection};
-use super::super::tests::{get, header, key, keys, value};
+use super::super::tests::{Shape, get, header, key, keys, layouts_of, value};
 use super::super::{HopLayout, Ring};
 
-/// Spans, neighbourhoods, key and value bytes: entries within a line, over two, and over several; with hop bits of one
+/// Entries within a line, over two, and over several; with hop bits of one
 /// byte, of two, and none.
-const SHAPES: [(usize, usize, usize, usize); 9] = [
+const SHAPES: [Shape; 9] = [
     (2, 2, 2, 2),
     (4, 2, 8, 8),
     (8, 4, 3, 40),
@@ -26,14 +26,6 @@ const SHAPES: [(usize, usize, usize, usize); 9] = [
 ];
 /// Lines of one WRITE all of whose subsets are tried; of more, random ones.
 const LINES_MAX: usize = 5;
-
-fn layouts() -> impl Iterator<Item = HopLayout> {
-    SHAPES.into_iter().flat_map(|(slots, reach, key, value)| {
-        [HopLayout::new, HopLayout::indirect]
-            .into_iter()
-            .map(move |make| make(Ring { slots, reach }, key, value, false).unwrap())
-    })
-}
 
 /// Answers of a leaf for each key: its value, no such key, or that it is torn.
 type Answers = Vec<Result<Option<Vec<u8>>, Rejection>>;
@@ -154,7 +146,7 @@ fn assert_read_safely(layout: &HopLayout, history: &[&[u8]], hops: bool, rng: &m
 #[test]
 fn what_a_dead_writer_leaves_is_mended() {
     let (mut cases, mut torn, mut undone, mut finished, mut again, mut hopped) = (0, 0, 0, 0, 0, 0);
-    for layout in layouts() {
+    for layout in layouts_of(&SHAPES, &[false]) {
         let mut rng = SmallRng::seed_from_u64(11);
         let mut image = vec![0; layout.node_bytes()];
         layout.build(&mut image, &header(5), []);
