@@ -458,7 +458,7 @@ pub trait Verbs: Clone + 'static {
     /// ```
     fn random(&self) -> u64;
 
-    /// Waits for at least `ns` nanoseconds.
+    /// Waits for at least `ns` nanoseconds. The shard's other clients run in the meantime, however short it is.
     ///
     /// ```
     /// # use farwood_runtime::{Verbs, on_one_shard};

@@ -147,6 +147,20 @@ fn a_turn_posts_and_the_next_one_completes() {
     }
 }
 
+/// Regression: a pause of a client whose thread was held up before the first poll was over at once, so that the others
+/// did not run: three readers of one window led one each.
+#[test]
+fn a_pause_lasts_a_turn_also_if_its_time_is_over() {
+    let (node, shard, mut driver) = Node::with_one_shard();
+    let pause = shard.pause(1_000);
+    node.pass(1_000);
+    let client = shard.spawn(pause);
+    assert_eq!(driver.turn(), Turn::Busy);
+    assert_eq!(shard.clients_alive(), 1);
+    assert_eq!(driver.turn(), Turn::Busy);
+    assert_eq!(client.now_or_never(), Some(()));
+}
+
 #[test]
 fn sleeps_after_it_has_spun_until_shortly_before_a_pause_ends() {
     let (node, shard, mut driver) = Node::with_one_shard();

@@ -103,7 +103,7 @@ impl Inner {
     }
 }
 
-/// A wait until some moment of the shard's clock.
+/// A wait until some moment of the shard's clock, and for a turn at least.
 pub struct Pause<D: Device> {
     core: Rc<Core<D>>,
     until_ns: u64,
@@ -120,17 +120,16 @@ impl<D: Device> Future for Pause<D> {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        if self.core.host.now() >= self.until_ns {
-            return Poll::Ready(());
-        }
         let waiter = self.core.waiter(cx);
         match self.entry {
             Some(entry) => {
-                if !self.core.timers.replace(entry, waiter) {
-                    // It has fired, so its time is over: a clock that is read on two cores may be behind itself.
+                // Without an entry it has fired, so its time is over: a clock that is read on two cores may be behind
+                // itself.
+                if self.core.host.now() >= self.until_ns || !self.core.timers.replace(entry, waiter) {
                     return Poll::Ready(());
                 }
             }
+            // Also if its time is over already: a thread that was held up must not turn a pause into none.
             None => self.entry = Some(self.core.timers.add(self.until_ns, waiter)),
         }
         self.core.work_arrived();
