@@ -25,6 +25,8 @@ pub(crate) struct Peer {
     pub(crate) seconds: u64,
     /// True if nothing is heard of it any more while its process still has the memory mapped.
     pub(crate) silent: bool,
+    /// Seconds for which operations of it have kept memory from being used again.
+    pub(crate) late_seconds: u64,
 }
 
 /// Lists the connections of the first server of a cluster, which knows all compute nodes and their ids; this process
@@ -35,7 +37,13 @@ pub(crate) struct Peer {
 pub(crate) fn nodes(cluster: &impl Fabric) -> Result<Vec<Peer>, CliError> {
     let Some(control) = cluster.remote() else { return Ok(Vec::new()) };
     let nodes = block_on(control.nodes(ServerId(0))).map_err(CliError::failed)?;
-    let peer = |ConnectedNode { id, name, seconds, silent }| Peer { id, name, seconds, silent };
+    let peer = |ConnectedNode { id, name, seconds, silent, late_seconds }| Peer {
+        id,
+        name,
+        seconds,
+        silent,
+        late_seconds,
+    };
     Ok(nodes.into_iter().map(peer).collect())
 }
 

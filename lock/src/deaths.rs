@@ -43,7 +43,7 @@ pub(crate) fn ask_again<V: Verbs>(table: &Rc<Table<V>>, now_ns: u64, rest_ns: u6
     }
     table.deaths.ask_from_ns.set(u64::MAX);
     let table = Rc::clone(table);
-    table.clone().verbs.defer(async move {
+    table.clone().verbs.attend(async move {
         ask(&table).await;
         table.deaths.ask_from_ns.set(table.verbs.now() + rest_ns);
     });

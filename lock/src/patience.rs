@@ -80,7 +80,7 @@ pub(crate) fn is_over<T: Waited>(table: &Rc<T>, meter: &Meter, note: impl FnOnce
     if now_ns < until_ns {
         note(until_ns);
         if !patience.looking.replace(true) {
-            table.verbs().defer(look_after(Rc::clone(table)));
+            table.verbs().attend(look_after(Rc::clone(table)));
         }
     }
     now_ns >= until_ns

@@ -68,7 +68,7 @@ struct Ending<V: Verbs> {
 
 impl<V: Verbs> Drop for Ending<V> {
     fn drop(&mut self) {
-        self.verbs.defer(intents::give_back(self.verbs.clone(), Rc::clone(&self.intents)));
+        self.verbs.attend(intents::give_back(self.verbs.clone(), Rc::clone(&self.intents)));
     }
 }
 

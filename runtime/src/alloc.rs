@@ -1,7 +1,15 @@
 //! The second stage of allocation: nodes carved from chunks without the network (Sherman section 4.2.4).
 //!
-//! One allocator per shard and index. Chunks are taken from the servers in turn. Memory in use is never handed out
-//! again; a node that a lost race leaves unpublished is returned by [`NodeAllocator::return_extent`]. Memory that was
+//! One allocator per shard and index. Chunks are taken from the servers in turn. A node that a lost race leaves
+//! unpublished is returned by [`NodeAllocator::return_extent`], and used again at once. One that is out of the index is
+//! retired, and used again when no operation is left that may have its address ([`crate::epoch`]):
+//!
+//! ```text
+//!   chunk ──> in use ──retire──> waits for an epoch ──> free ──> in use
+//!                │                                       ^
+//!                └──────────────return_extent────────────┘
+//! ```
+//! Memory that was
 //! never handed out goes back to its server when the allocator is dropped: a process that lives for one node costs no
 //! whole chunk.
 //!
@@ -10,7 +18,8 @@
 //! unpolled, keeps none of them waiting. Else a thousand clients that give up in time would take a thousand chunks.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::RangeInclusive;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -19,6 +28,7 @@ use futures::future::{LocalBoxFuture, Shared};
 use thiserror::Error;
 
 use crate::control::{Chunk, Control, ControlError, IndexId, REST_BYTES_MIN, ServerInfo};
+use crate::epoch::Pins;
 use crate::pointer::{RemotePtr, ServerId};
 
 /// Nodes are aligned to lines.
@@ -55,15 +65,19 @@ pub struct Allocated {
 /// The accounts of the chunks that an allocator has taken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Books {
-    /// Bytes of nodes allocated and not returned.
-    pub used_bytes: u64,
+    /// Bytes of nodes that this shard has allocated, less those that came back to it: also others' nodes, which it has
+    /// retired. So one shard's may be below zero; the sum over all shards is what is in use.
+    pub used_bytes: i64,
     /// Bytes that are left of chunks, or were returned.
     pub free_bytes: u64,
-    /// Bytes of nodes, of any shard, that this one has taken out of the index. They are in use all the same: stale
-    /// pointers may lead there.
+    /// Bytes of nodes, of any shard, that this one has taken out of the index, and that are not free yet, or never will
+    /// be. They are in use all the same: stale pointers may lead there.
     pub retired_bytes: u64,
-    /// Bytes of nodes that this shard has taken out, or another one: the outcome of a CAS is not known.
+    /// Bytes of nodes that this shard has taken out, or another one, or none: the outcome of a CAS or of a WRITE is not
+    /// known.
     pub unsettled_bytes: u64,
+    /// Bytes of nodes that were retired and became free, so far.
+    pub reclaimed_bytes: u64,
     /// True while a request for a chunk is not answered: the server may have handed one out.
     pub asks: bool,
 }
@@ -72,6 +86,7 @@ pub struct Books {
 pub struct NodeAllocator {
     control: Arc<dyn Control>,
     index: IndexId,
+    pins: Rc<Pins>,
     state: Rc<RefCell<State>>,
     /// The request, of any client, that a server has not answered yet.
     request: RefCell<Option<ChunkRequest>>,
@@ -87,27 +102,33 @@ struct State {
     /// The largest node that was asked for.
     largest: u64,
     next_server: usize,
-    returned: BTreeMap<u64, Vec<RemotePtr>>,
-    used_bytes: u64,
+    /// Free nodes that were in use, by size and server.
+    returned: Returned,
+    /// Nodes that were retired, since when and their bytes: the oldest first.
+    waiting: VecDeque<(u64, RemotePtr, u64)>,
+    used_bytes: i64,
     retired_bytes: u64,
     unsettled_bytes: u64,
+    reclaimed_bytes: u64,
 }
 
 impl NodeAllocator {
-    /// Makes an allocator without a chunk. `first` is the server where its turn begins; shards begin at different ones.
+    /// Makes an allocator without a chunk, for the shard of these `pins`. `first` is the server where its turn begins;
+    /// shards begin at different ones.
     ///
     /// ```
     /// # use farwood_runtime::*;
     /// # on_one_shard(async |shard| {
     /// let entry = shard.control().create("mine", "my kind", b"").await?;
-    /// let nodes = NodeAllocator::new(shard.control().clone(), entry.id, shard.shard().0.into());
+    /// let (control, pins) = (shard.control().clone(), shard.pins().clone());
+    /// let nodes = NodeAllocator::new(control, entry.id, shard.shard().0.into(), pins);
     /// assert_eq!(nodes.used_bytes(), 0);
     /// # Ok(()) }).unwrap();
     /// ```
-    pub fn new(control: Arc<dyn Control>, index: IndexId, first: usize) -> Self {
+    pub fn new(control: Arc<dyn Control>, index: IndexId, first: usize, pins: Rc<Pins>) -> Self {
         let state = State { next_server: first, ..State::default() };
         let (state, request) = (Rc::new(RefCell::new(state)), RefCell::default());
-        NodeAllocator { control, index, state, request }
+        NodeAllocator { control, index, pins, state, request }
     }
 
     /// Allocates a node of `bytes` bytes, aligned to 64. Its memory is zeroed unless it was returned before.
@@ -115,7 +136,8 @@ impl NodeAllocator {
     /// ```
     /// # use farwood_runtime::*;
     /// # on_one_shard(async |shard| {
-    /// # let nodes = NodeAllocator::new(shard.control().clone(), IndexId(1), 0);
+    /// # let (control, pins) = (shard.control().clone(), shard.pins().clone());
+    /// # let nodes = NodeAllocator::new(control, IndexId(1), 0, pins);
     /// let node = nodes.allocate(1000).await?;
     /// assert_eq!(node.offset() % 64, 0);
     /// let bytes = shard.read(&Meter::default(), node, 1000).await?.into_buf();
@@ -135,7 +157,8 @@ impl NodeAllocator {
     /// ```
     /// # use farwood_runtime::*;
     /// # on_one_shard(async |shard| {
-    /// # let nodes = NodeAllocator::new(shard.control().clone(), IndexId(1), 0);
+    /// # let (control, pins) = (shard.control().clone(), shard.pins().clone());
+    /// # let nodes = NodeAllocator::new(control, IndexId(1), 0, pins);
     /// let node = nodes.allocate(1024).await?;
     /// let sibling = nodes.allocate_near(node.server(), 1024).await?;
     /// assert!(sibling.zeroed && sibling.at != node);
@@ -157,7 +180,8 @@ impl NodeAllocator {
     /// ```
     /// # use farwood_runtime::*;
     /// # on_one_shard(async |shard| {
-    /// # let nodes = NodeAllocator::new(shard.control().clone(), IndexId(1), 0);
+    /// # let (control, pins) = (shard.control().clone(), shard.pins().clone());
+    /// # let nodes = NodeAllocator::new(control, IndexId(1), 0, pins);
     /// let page = nodes.allocate_on(ServerId(0), 1024).await?;
     /// assert_eq!((page.at.server(), page.zeroed), (ServerId(0), true));
     /// assert!(nodes.allocate_on(ServerId(7), 1024).await.is_err());
@@ -198,6 +222,7 @@ impl NodeAllocator {
     }
 
     fn carve(&self, server: Option<ServerId>, bytes: u64) -> Option<Allocated> {
+        self.reclaim();
         self.state.borrow_mut().carve(server, bytes)
     }
 
@@ -215,7 +240,8 @@ impl NodeAllocator {
     /// ```
     /// # use farwood_runtime::*;
     /// # on_one_shard(async |shard| {
-    /// # let nodes = NodeAllocator::new(shard.control().clone(), IndexId(1), 0);
+    /// # let (control, pins) = (shard.control().clone(), shard.pins().clone());
+    /// # let nodes = NodeAllocator::new(control, IndexId(1), 0, pins);
     /// let node = nodes.allocate(1024).await?;
     /// nodes.return_extent(node, 1024); // Another client's node was linked first.
     /// let again = nodes.allocate_near(node.server(), 1024).await?;
@@ -225,25 +251,74 @@ impl NodeAllocator {
     pub fn return_extent(&self, node: RemotePtr, bytes: u64) {
         let bytes = bytes.next_multiple_of(NODE_ALIGN);
         let mut state = self.state.borrow_mut();
-        state.used_bytes -= bytes;
-        state.returned.entry(bytes).or_default().push(node);
+        state.used_bytes -= bytes as i64;
+        state.give_back(node, bytes);
     }
 
-    /// Notes that a node, of any shard, is out of the index for good: others have taken its place, or its pair was
-    /// removed. Its memory stays in use, since stale pointers may lead there.
+    /// Takes back a node, of any shard, that is out of the index for good: others have taken its place, or its pair was
+    /// removed. It is used again when all operations have ended that may have its address. To be called when it is
+    /// known that the node is out, and only if no cache, of any compute node, has its address.
     ///
     /// ```
     /// # use farwood_runtime::*;
     /// # on_one_shard(async |shard| {
-    /// # let nodes = NodeAllocator::new(shard.control().clone(), IndexId(1), 0);
+    /// # let (control, pins) = (shard.control().clone(), shard.pins().clone());
+    /// # let nodes = NodeAllocator::new(control, IndexId(1), 0, pins);
     /// let node = nodes.allocate(1000).await?;
     /// nodes.retire(node, 1000);
     /// assert_eq!((nodes.books().retired_bytes, nodes.books().used_bytes), (1024, 1024));
+    /// let since = shard.pins().retired_now();
+    /// while !shard.pins().is_over(since) {
+    ///     shard.control().want_epoch();
+    ///     shard.pause(1_000).await;
+    /// }
+    /// assert_eq!(nodes.allocate_near(node.server(), 1000).await?.at, node);
     /// # Ok(()) }).unwrap();
     /// ```
     pub fn retire(&self, node: RemotePtr, bytes: u64) {
+        let bytes = self.note_retired(node, bytes);
+        self.state.borrow_mut().waiting.push_back((self.pins.retired_now(), node, bytes));
+        self.control.want_epoch();
+    }
+
+    /// Notes that a node, of any shard, is out of the index for good. Its memory stays in use, since addresses in
+    /// caches may lead there.
+    ///
+    /// ```
+    /// # use farwood_runtime::*;
+    /// # on_one_shard(async |shard| {
+    /// # let (control, pins) = (shard.control().clone(), shard.pins().clone());
+    /// # let nodes = NodeAllocator::new(control, IndexId(1), 0, pins);
+    /// let node = nodes.allocate(1000).await?;
+    /// nodes.retire_for_good(node, 1000);
+    /// assert_eq!((nodes.books().retired_bytes, nodes.books().used_bytes), (1024, 1024));
+    /// # Ok(()) }).unwrap();
+    /// ```
+    pub fn retire_for_good(&self, node: RemotePtr, bytes: u64) {
+        self.note_retired(node, bytes);
+    }
+
+    /// Counts a node that is out of the index; yields the bytes that it takes.
+    fn note_retired(&self, node: RemotePtr, bytes: u64) -> u64 {
         tracing::debug!(name: "alloc.retired", %node, bytes, "a node is out of the index");
-        self.state.borrow_mut().retired_bytes += bytes.next_multiple_of(NODE_ALIGN);
+        let bytes = bytes.next_multiple_of(NODE_ALIGN);
+        self.state.borrow_mut().retired_bytes += bytes;
+        bytes
+    }
+
+    /// Frees the retired nodes that no operation can have the address of any more.
+    fn reclaim(&self) {
+        let mut state = self.state.borrow_mut();
+        while let Some(&(since, node, bytes)) = state.waiting.front()
+            && self.pins.is_over(since)
+        {
+            state.waiting.pop_front();
+            tracing::debug!(name: "alloc.reclaimed", %node, bytes, "a retired node is free");
+            state.retired_bytes -= bytes;
+            state.reclaimed_bytes += bytes;
+            state.used_bytes -= bytes as i64;
+            state.give_back(node, bytes);
+        }
     }
 
     /// Notes that a node, of any shard, is out of the index, and that the outcome of a CAS is not known: this shard has
@@ -252,7 +327,8 @@ impl NodeAllocator {
     /// ```
     /// # use farwood_runtime::*;
     /// # on_one_shard(async |shard| {
-    /// # let nodes = NodeAllocator::new(shard.control().clone(), IndexId(1), 0);
+    /// # let (control, pins) = (shard.control().clone(), shard.pins().clone());
+    /// # let nodes = NodeAllocator::new(control, IndexId(1), 0, pins);
     /// # let node = nodes.allocate(1000).await?;
     /// nodes.retire_unsettled(node, 1000);
     /// assert_eq!((nodes.books().retired_bytes, nodes.books().unsettled_bytes), (0, 1024));
@@ -263,17 +339,18 @@ impl NodeAllocator {
         self.state.borrow_mut().unsettled_bytes += bytes.next_multiple_of(NODE_ALIGN);
     }
 
-    /// Counts the bytes of nodes allocated here and not returned.
+    /// Counts the bytes of nodes allocated here, less those that came back here.
     ///
     /// ```
     /// # use farwood_runtime::*;
     /// # on_one_shard(async |shard| {
-    /// # let nodes = NodeAllocator::new(shard.control().clone(), IndexId(1), 0);
+    /// # let (control, pins) = (shard.control().clone(), shard.pins().clone());
+    /// # let nodes = NodeAllocator::new(control, IndexId(1), 0, pins);
     /// nodes.allocate(1000).await?;
     /// assert_eq!(nodes.used_bytes(), 1024, "whole lines");
     /// # Ok(()) }).unwrap();
     /// ```
-    pub fn used_bytes(&self) -> u64 {
+    pub fn used_bytes(&self) -> i64 {
         self.state.borrow().used_bytes
     }
 
@@ -283,21 +360,23 @@ impl NodeAllocator {
     /// # use farwood_runtime::alloc::{Books, NodeAllocator};
     /// # use farwood_runtime::*;
     /// # on_one_shard(async |shard| {
-    /// # let nodes = NodeAllocator::new(shard.control().clone(), IndexId(1), 0);
+    /// # let (control, pins) = (shard.control().clone(), shard.pins().clone());
+    /// # let nodes = NodeAllocator::new(control, IndexId(1), 0, pins);
     /// nodes.allocate(1024).await?;
     /// let Books { used_bytes, free_bytes, .. } = nodes.books();
-    /// assert_eq!(used_bytes + free_bytes, 64 << 10, "one chunk");
+    /// assert_eq!(used_bytes + free_bytes as i64, 64 << 10, "one chunk");
     /// # Ok(()) }).unwrap();
     /// ```
     pub fn books(&self) -> Books {
         let state = self.state.borrow();
         let pieces: u64 = state.pieces.iter().map(|piece| piece.bytes).sum();
-        let returned: u64 = state.returned.iter().map(|(bytes, nodes)| bytes * nodes.len() as u64).sum();
+        let returned: u64 = state.returned.iter().map(|((bytes, _), nodes)| bytes * nodes.len() as u64).sum();
         Books {
             used_bytes: state.used_bytes,
             free_bytes: pieces + returned,
             retired_bytes: state.retired_bytes,
             unsettled_bytes: state.unsettled_bytes,
+            reclaimed_bytes: state.reclaimed_bytes,
             asks: self.request.borrow().is_some(),
         }
     }
@@ -311,6 +390,9 @@ impl NodeAllocator {
 
     /// Asks a server for a chunk.
     fn ask(&self, server: ServerId) -> ChunkRequest {
+        if !self.state.borrow().waiting.is_empty() {
+            self.control.want_epoch();
+        }
         let (answer, state) = (self.control.chunk(server, self.index), Rc::clone(&self.state));
         let keep = move |answer: Result<Chunk, ControlError>| {
             answer.map(|chunk| {
@@ -407,16 +489,18 @@ impl Drop for NodeAllocator {
     }
 }
 
+/// Free nodes that were in use, by size and server. Lists that become empty stay, so that they need no memory again.
+type Returned = BTreeMap<(u64, ServerId), Vec<RemotePtr>>;
+
 impl State {
     fn carve(&mut self, server: Option<ServerId>, bytes: u64) -> Option<Allocated> {
         self.largest = self.largest.max(bytes);
-        let is_there = |at: RemotePtr| server.is_none_or(|server| at.server() == server);
-        if let Some(nodes) = self.returned.get_mut(&bytes)
-            && let Some(place) = nodes.iter().rposition(|&node| is_there(node))
-        {
-            self.used_bytes += bytes;
-            return Some(Allocated { at: nodes.swap_remove(place), zeroed: false });
+        if let Some(node) = self.take_returned(server, bytes..=bytes).map(|(node, _)| node) {
+            tracing::debug!(name: "alloc.reused", %node, bytes, "memory is used again");
+            self.used_bytes += bytes as i64;
+            return Some(Allocated { at: node, zeroed: false });
         }
+        let is_there = |at: RemotePtr| server.is_none_or(|server| at.server() == server);
         let place = self.pieces.iter().rposition(|piece| piece.bytes >= bytes && is_there(piece.start))?;
         let mut piece = self.pieces.swap_remove(place);
         let node = piece.start;
@@ -425,21 +509,34 @@ impl State {
             piece.start = node.add(bytes);
             self.pieces.push(piece);
         }
-        self.used_bytes += bytes;
+        self.used_bytes += bytes as i64;
         Some(Allocated { at: node, zeroed: true })
+    }
+
+    fn give_back(&mut self, node: RemotePtr, bytes: u64) {
+        self.returned.entry((bytes, node.server())).or_default().push(node);
+    }
+
+    /// Takes a free node of the smallest of these sizes that there is, and yields its size.
+    fn take_returned(
+        &mut self,
+        server: Option<ServerId>,
+        sizes: RangeInclusive<u64>,
+    ) -> Option<(RemotePtr, u64)> {
+        let (least, most) = (*sizes.start(), *sizes.end());
+        let first = server.unwrap_or(ServerId(0));
+        let last = server.unwrap_or(ServerId(u16::MAX));
+        let mut lists = self.returned.range_mut((least, first)..=(most, last));
+        let (&(size, _), nodes) =
+            lists.find(|((_, at), nodes)| server.is_none_or(|server| *at == server) && !nodes.is_empty())?;
+        nodes.pop().map(|node| (node, size))
     }
 
     /// Divides the smallest node of a larger size that was returned.
     fn divide(&mut self, server: Option<ServerId>, bytes: u64) -> Option<Allocated> {
-        let is_there = |at: RemotePtr| server.is_none_or(|server| at.server() == server);
-        let (&size, nodes) = self
-            .returned
-            .range_mut(bytes + 1..)
-            .find(|(_, nodes)| nodes.iter().any(|&node| is_there(node)))?;
-        let place = nodes.iter().rposition(|&node| is_there(node))?;
-        let at = nodes.swap_remove(place);
-        self.returned.entry(size - bytes).or_default().push(at.add(bytes));
-        self.used_bytes += bytes;
+        let (at, size) = self.take_returned(server, bytes + 1..=u64::MAX)?;
+        self.give_back(at.add(bytes), size - bytes);
+        self.used_bytes += bytes as i64;
         Some(Allocated { at, zeroed: false })
     }
 
@@ -448,7 +545,7 @@ impl State {
         let returned = std::mem::take(&mut self.returned);
         let sizes = returned.into_iter();
         let mut nodes: Vec<(RemotePtr, u64)> =
-            sizes.flat_map(|(bytes, nodes)| nodes.into_iter().map(move |node| (node, bytes))).collect();
+            sizes.flat_map(|((bytes, _), nodes)| nodes.into_iter().map(move |node| (node, bytes))).collect();
         nodes.sort_unstable_by_key(|(node, _)| node.to_bits());
         let mut joined: Vec<(RemotePtr, u64)> = Vec::new();
         for (node, bytes) in nodes {
@@ -457,9 +554,7 @@ impl State {
                 _ => joined.push((node, bytes)),
             }
         }
-        for (node, bytes) in joined {
-            self.returned.entry(bytes).or_default().push(node);
-        }
+        joined.into_iter().for_each(|(node, bytes)| self.give_back(node, bytes));
     }
 }
 

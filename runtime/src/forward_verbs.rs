@@ -18,8 +18,8 @@
 ///     type Submission = V::Submission;
 ///     type Pause = V::Pause;
 ///
-///     forward_verbs!(shard: shard, shards, node_id, capabilities, control, lease, now, random, pause, waiter, wake);
-///     forward_verbs!(shard: defer, send, has_ended, listen);
+///     forward_verbs!(shard: shard, shards, node_id, capabilities, control, pins, lease, now, random, pause, waiter);
+///     forward_verbs!(shard: wake, attend, send, has_ended, listen);
 ///
 ///     fn post(&self, meter: &Meter, chain: Chain) -> V::Submission {
 ///         self.chains.set(self.chains.get() + 1);
@@ -68,6 +68,12 @@ macro_rules! forward_verbs {
             $crate::Verbs::control(&self.$field)
         }
     };
+    (@pins $field:ident) => {
+        #[inline]
+        fn pins(&self) -> &::std::rc::Rc<$crate::epoch::Pins> {
+            $crate::Verbs::pins(&self.$field)
+        }
+    };
     (@lease $field:ident) => {
         #[inline]
         fn lease(&self, bytes: usize) -> $crate::Buf {
@@ -104,10 +110,10 @@ macro_rules! forward_verbs {
             $crate::Verbs::wake(&self.$field, waiter)
         }
     };
-    (@defer $field:ident) => {
+    (@attend $field:ident) => {
         #[inline]
-        fn defer(&self, task: impl ::std::future::Future<Output = ()> + 'static) {
-            $crate::Verbs::defer(&self.$field, task)
+        fn attend(&self, task: impl ::std::future::Future<Output = ()> + 'static) {
+            $crate::Verbs::attend(&self.$field, task)
         }
     };
     (@send $field:ident) => {

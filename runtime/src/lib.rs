@@ -6,6 +6,7 @@
 //!   [`chain`], [`buffer`], [`mod@pointer`], [`meter`], [`message`] and [`waiter`] are its vocabulary.
 //! - [`control`] and [`memory`]: the services of memory servers beside being read and written; [`alloc`] carves nodes
 //!   from the chunks that they hand out. [`service`] is the server's side of [`control`] over sockets.
+//! - [`epoch`]: what operations of a cluster may still read, so that the rest is used again.
 //! - [`engine`]: the life of a chain from submission to completion, credits included, without any I/O.
 //! - [`mapped`]: the device behind the embedded and the shm fabric: mapped memory, executed in prefetched batches.
 //! - [`fabric`]: the fabrics that a node can be connected to: [`fabric::embedded`], [`fabric::shm`], `fabric::verbs`
@@ -24,6 +25,7 @@ pub mod clock;
 pub mod control;
 mod counters;
 pub mod engine;
+pub mod epoch;
 pub mod executor;
 pub mod fabric;
 mod forward_verbs;

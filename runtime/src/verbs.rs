@@ -37,6 +37,7 @@ use crate::buffer::Buf;
 use crate::chain::Chain;
 use crate::clock::nanoseconds;
 use crate::control::Control;
+use crate::epoch::Pins;
 use crate::message::{Message, Port, ShardId};
 use crate::meter::Meter;
 use crate::pointer::{RemotePtr, ServerId};
@@ -339,6 +340,18 @@ pub trait Verbs: Clone + 'static {
     /// ```
     fn control(&self) -> &Arc<dyn Control>;
 
+    /// Yields the shard's pins: an operation that follows pointers holds one.
+    ///
+    /// ```
+    /// # use farwood_runtime::{Verbs, on_one_shard};
+    /// # on_one_shard(async |shard| {
+    /// let pin = shard.pins().pin();
+    /// // READs, one after the other.
+    /// drop(pin);
+    /// # Ok(()) }).unwrap();
+    /// ```
+    fn pins(&self) -> &Rc<Pins>;
+
     /// Leases a registered buffer of `bytes` bytes.
     ///
     /// ```
@@ -538,7 +551,7 @@ pub trait Verbs: Clone + 'static {
     fn wake(&self, waiter: Waiter);
 
     /// Runs `task` on this shard, after and apart from the caller: the janitor, for what a cancelled operation leaves
-    /// to do (`Drop` itself does no remote work).
+    /// to do (`Drop` itself does no remote work). It pins the epoch that the operation has pinned.
     ///
     /// ```
     /// # use farwood_runtime::{Verbs, on_one_shard};
@@ -549,7 +562,23 @@ pub trait Verbs: Clone + 'static {
     /// assert_eq!(hears.await, Ok("tidied up"));
     /// # Ok(()) }).unwrap();
     /// ```
-    fn defer(&self, task: impl Future<Output = ()> + 'static);
+    fn defer(&self, task: impl Future<Output = ()> + 'static) {
+        self.attend(self.pins().leave(task));
+    }
+
+    /// Runs `task` as [`Verbs::defer`] does, and pins no epoch: it follows no pointers of an index, and may live for as
+    /// long as clients wait.
+    ///
+    /// ```
+    /// # use farwood_runtime::{Verbs, on_one_shard};
+    /// # use futures::channel::oneshot;
+    /// # on_one_shard(async |shard| {
+    /// let (tells, hears) = oneshot::channel();
+    /// shard.attend(async move { tells.send("looked after").unwrap() });
+    /// assert_eq!(hears.await, Ok("looked after"));
+    /// # Ok(()) }).unwrap();
+    /// ```
+    fn attend(&self, task: impl Future<Output = ()> + 'static);
 
     /// Sends a message to the actor at `port` of shard `to` (this one included). Never blocks; messages between two
     /// shards arrive in order, also before their receiver listens.

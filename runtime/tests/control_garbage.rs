@@ -59,7 +59,7 @@ fn census(random: &mut SmallRng) -> Census {
 
 fn request(random: &mut SmallRng) -> Request {
     let index = if random.random_bool(0.9) { random.random_range(0..60) } else { random.random() };
-    match random.random_range(0..19) {
+    match random.random_range(0..20) {
         0 => Request::Hello,
         1 => join_of(&[random.random(); 2], random.random(), random.random(), &name(random)),
         2 => Request::Admit,
@@ -101,6 +101,7 @@ fn request(random: &mut SmallRng) -> Request {
         15 => Request::Fence(census(random)),
         16 => Request::Dead { after: random.random_range(0..10) },
         17 => Request::Resume { connection: random.random_range(0..60), pass: random.random() },
+        18 => Request::Epoch { oldest: random.random(), fenced: random.random(), waits: random.random() },
         _ => [Request::Ping, Request::Goodbye, Request::Census]
             .choose(random)
             .cloned()

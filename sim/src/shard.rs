@@ -83,8 +83,8 @@ impl Verbs for Steerable {
     type Submission = Submission;
     type Pause = <SimShard as Verbs>::Pause;
 
-    forward_verbs!(shard: shard, shards, node_id, capabilities, control, lease, now, random);
-    forward_verbs!(shard: pause, waiter, wake, defer, has_ended, listen, listen_while_leased);
+    forward_verbs!(shard: shard, shards, node_id, capabilities, control, pins, lease, now, random);
+    forward_verbs!(shard: pause, waiter, wake, attend, has_ended, listen, listen_while_leased);
 
     fn post(&self, meter: &Meter, chain: Chain) -> Submission {
         self.begun(chain, false, |shard, chain| shard.post(meter, chain))

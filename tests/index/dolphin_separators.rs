@@ -90,7 +90,7 @@ impl Steered {
     /// Lets the janitor go to work.
     fn let_janitor_go(&self) {
         let tasks = self.orders.deferred.take();
-        tasks.into_iter().flatten().for_each(|task| self.shard.defer(task));
+        tasks.into_iter().flatten().for_each(|task| self.shard.attend(task));
     }
 
     /// Yields the shard as the index sees it.
@@ -132,10 +132,10 @@ impl Steering for Orders {
         said.boxed_local()
     }
 
-    fn defer(&self, shard: &TestShard, task: Task) {
+    fn attend(&self, shard: &TestShard, task: Task) {
         match &mut *self.deferred.borrow_mut() {
             Some(tasks) => tasks.push(task),
-            None => shard.defer(task),
+            None => shard.attend(task),
         }
     }
 }

@@ -8,6 +8,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use farwood_runtime::epoch::Pins;
 use farwood_runtime::sim::SimShard;
 use farwood_runtime::verbs::{AtRest, Handler};
 use farwood_runtime::{
@@ -42,9 +43,9 @@ pub(crate) trait Steering {
     /// Notes that a client pauses.
     fn pauses(&self, _shard: &TestShard, _ns: u64) {}
 
-    /// Defers a task, now or later.
-    fn defer(&self, shard: &TestShard, task: LocalBoxFuture<'static, ()>) {
-        shard.defer(task);
+    /// Runs a task apart, now or later.
+    fn attend(&self, shard: &TestShard, task: LocalBoxFuture<'static, ()>) {
+        shard.attend(task);
     }
 }
 
@@ -150,6 +151,10 @@ impl Verbs for TestShard {
         either!(self, shard => shard.control())
     }
 
+    fn pins(&self) -> &Rc<Pins> {
+        either!(self, shard => shard.pins())
+    }
+
     fn lease(&self, bytes: usize) -> Buf {
         either!(self, shard => shard.lease(bytes))
     }
@@ -189,11 +194,11 @@ impl Verbs for TestShard {
         either!(self, shard => shard.wake(waiter));
     }
 
-    fn defer(&self, task: impl Future<Output = ()> + 'static) {
+    fn attend(&self, task: impl Future<Output = ()> + 'static) {
         match self {
-            TestShard::Node(shard) => shard.defer(task),
-            TestShard::Simulated(shard) => shard.defer(task),
-            TestShard::Steered(steered) => steered.by.defer(&steered.shard, task.boxed_local()),
+            TestShard::Node(shard) => shard.attend(task),
+            TestShard::Simulated(shard) => shard.attend(task),
+            TestShard::Steered(steered) => steered.by.attend(&steered.shard, task.boxed_local()),
         }
     }
 

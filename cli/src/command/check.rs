@@ -172,7 +172,8 @@ mod tests {
 
     #[test]
     fn who_is_silent_is_not_gone() {
-        let node = |id, silent| Peer { id: Some(id), name: String::new(), seconds: 1, silent };
+        let node =
+            |id, silent| Peer { id: Some(id), name: String::new(), seconds: 1, silent, late_seconds: 0 };
         let nodes = [node(1, false), node(2, true), node(3, true)];
         let (orphaned, silent) = parted(BTreeSet::from([1, 2, 9]), &nodes);
         assert_eq!((orphaned, silent), (BTreeSet::from([2, 9]), BTreeSet::from([2])));

@@ -28,6 +28,8 @@ pub(crate) fn run(args: StatArgs) -> Result<(), CliError> {
     interrupt.check("everything was printed")
 }
 
+/// Seconds for which memory may wait for a node that is not worth a word.
+const LATE_SECONDS: u64 = 3;
 /// Dead compute nodes that are named at most.
 const DEAD_NAMED_MAX: usize = 8;
 
@@ -96,10 +98,15 @@ fn write_all(
     if indexes.is_empty() {
         writeln!(out, "index    none")?;
     }
-    for Peer { id, name, seconds, silent } in nodes {
+    for Peer { id, name, seconds, silent, late_seconds } in nodes {
         let id = id.map_or("-".to_owned(), |id| id.to_string());
         let silent = if *silent { ": silent, what it has open is kept until its process ends" } else { "" };
-        writeln!(out, "node     {id}: {name}, connected for {seconds} s{silent}")?;
+        // A second or two go by between signs of life, whatever it does.
+        let late = match late_seconds {
+            0..=LATE_SECONDS => String::new(),
+            late => format!(": memory has waited {late} s for an operation of it to end"),
+        };
+        writeln!(out, "node     {id}: {name}, connected for {seconds} s{silent}{late}")?;
     }
     if !dead.is_empty() {
         let ids: Vec<String> = dead.iter().take(DEAD_NAMED_MAX).map(u16::to_string).collect();
@@ -136,9 +143,19 @@ mod tests {
 
     #[test]
     fn compute_nodes_are_listed() {
-        let node = |id, name: &str, silent| Peer { id, name: name.to_owned(), seconds: 7, silent };
+        let node = |id, name: &str, silent, late_seconds| Peer {
+            id,
+            name: name.to_owned(),
+            seconds: 7,
+            silent,
+            late_seconds,
+        };
         let mut out = String::new();
-        let nodes = [node(Some(3), "host/123", true), node(None, "other", false)];
+        let nodes = [
+            node(Some(3), "host/123", true, 0),
+            node(None, "other", false, 3),
+            node(Some(4), "busy", false, 4),
+        ];
         let dead: Vec<u16> = (1..=9).collect();
         write_all((&[], &[]), &[], &nodes, &dead, &mut out).unwrap();
         assert_eq!(
@@ -146,6 +163,7 @@ mod tests {
             "index    none\n\
              node     3: host/123, connected for 7 s: silent, what it has open is kept until its process ends\n\
              node     -: other, connected for 7 s\n\
+             node     4: busy, connected for 7 s: memory has waited 4 s for an operation of it to end\n\
              dead     9 since the first server was started: 1, 2, 3, 4, 5, 6, 7, 8, ..\n"
         );
     }

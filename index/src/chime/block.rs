@@ -31,7 +31,38 @@ impl<V: Verbs> NewBlock<'_, V> {
     }
 }
 
+/// A block that no entry leads to any more, as soon as a write-back has come to its end. Dropped before that, nothing
+/// tells whether it is out.
+pub(super) struct OldBlock<'t, V: Verbs> {
+    tree: &'t Tree<V>,
+    at: BlockPtr,
+    is_out: bool,
+}
+
+impl<V: Verbs> OldBlock<'_, V> {
+    /// Retires the block: the write-back has taken effect.
+    pub(super) fn retire(mut self) {
+        self.is_out = true;
+    }
+}
+
+impl<V: Verbs> Drop for OldBlock<'_, V> {
+    fn drop(&mut self) {
+        let (allocator, bytes) = (&self.tree.allocator, self.tree.blocks().bytes(self.at) as u64);
+        if self.is_out {
+            allocator.retire(self.at.address(), bytes);
+        } else {
+            allocator.retire_unsettled(self.at.address(), bytes);
+        }
+    }
+}
+
 impl<V: Verbs> Tree<V> {
+    /// Begins to take a block out of the index, with the write-back that is about to be posted.
+    pub(super) fn leave_behind(&self, at: BlockPtr) -> OldBlock<'_, V> {
+        OldBlock { tree: self, at, is_out: false }
+    }
+
     /// Reads the blocks of those entries of a neighbourhood that have the key's fingerprint, one after the other: a
     /// round trip each, and more than one is a coincidence of 64 bits. Yields the value, or none if the blocks are
     /// other keys'.

@@ -212,7 +212,9 @@ impl Algorithm for ChimeAlgorithm {
     const KIND: &'static str = "chime";
     const TRIAL: Trial = Trial {
         rare_paths: &[
+            "alloc.reclaimed",
             "alloc.retired",
+            "alloc.reused",
             "btree.inner.right",
             "btree.inner.split",
             "btree.leaf.far_right",

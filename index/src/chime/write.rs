@@ -20,7 +20,7 @@ use std::slice;
 use farwood_lock::Held;
 use farwood_runtime::{Buf, Chain, Meter, RemotePtr, ServerId, Verbs};
 
-use super::block::NewBlock;
+use super::block::{NewBlock, OldBlock};
 use super::lookup::{Verdict, judge};
 use super::{Techniques, Tree};
 use crate::btree::descend::{RightEdge, Target};
@@ -284,10 +284,9 @@ impl<V: Verbs> Tree<V> {
                     let leaf = at.ptr;
                     let pair = (key, op.value());
                     let chain = self.begin_write_back(meter, leaf, image, block, pair).await?;
-                    if let Some(before) = before {
-                        self.allocator.retire(before.address(), self.blocks().bytes(before) as u64);
-                    }
+                    let before = before.map(|before| self.leave_behind(before));
                     self.write_back(meter, held, chain, patch, &parts).await?;
+                    before.into_iter().for_each(OldBlock::retire);
                     if op != WriteOp::Remove {
                         self.note_hotspot(leaf, hash, slot);
                     }

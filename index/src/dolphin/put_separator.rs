@@ -449,7 +449,7 @@ impl<V: Verbs> Tree<V> {
         let mut chain = Chain::new(at.node.ptr().server());
         chain.write_word(at.node.ptr(), Link::Moved { to: node, class }.bits());
         nodes.publish();
-        self.allocator.retire(at.node.ptr(), self.types().node_bytes(at.class) as u64);
+        self.allocator.retire_for_good(at.node.ptr(), self.types().node_bytes(at.class) as u64);
         held.release(meter, chain, true).await?;
         self.cache_node(Unread { node, class, ..at }, changed);
         Ok(Visit::Moved(node, class))

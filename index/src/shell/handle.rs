@@ -157,9 +157,9 @@ impl<A: Algorithm> Tree<A> {
         let shared = Arc::clone(&self.0);
         let techniques = A::in_effect(shared.options.techniques, &shared.persisted);
         let (locks, windows) = A::meet(techniques, shared.options.locks());
-        let first_server = usize::from(verbs.shard().0);
+        let (control, first_server) = (Arc::clone(verbs.control()), usize::from(verbs.shard().0));
         let allocator =
-            Rc::new(NodeAllocator::new(Arc::clone(verbs.control()), shared.entry.id, first_server));
+            Rc::new(NodeAllocator::new(control, shared.entry.id, first_server, Rc::clone(verbs.pins())));
         let intents = shared.options.intent_log.then(|| shared.intent_log(&allocator));
         let (locks, coalescing) = shared.meeting.attach(&verbs, locks, windows, intents);
         let state = A::shard_state(&shared.state);
@@ -450,6 +450,7 @@ impl<A: Algorithm, V: Verbs> Index<A, V> {
     ) -> Result<CheckReport, AccessError> {
         let (meter, mut report, locks) =
             (Meter::default(), CheckReport::new(options.kept_max), &self.0.locks);
+        let _pin = self.0.verbs.pins().pin();
         let held = locks.words_held(&meter).await?;
         let exempt = report.note_locks(options, held, |word| locks.is_foreign(word));
         match A::walk(&self.0, &meter, Some(AtRest { options, exempt }), &mut report, &mut visit).await {
@@ -489,7 +490,7 @@ impl<A: Algorithm, V: Verbs> Index<A, V> {
     async fn write(&self, kind: OpKind, key: &[u8], op: WriteOp<'_>) -> Result<bool, WriteError> {
         self.0.check_key(key)?;
         self.0.check_value(op.value())?;
-        let meter = Meter::default();
+        let (meter, _pin) = (Meter::default(), self.0.verbs.pins().pin());
         let applied = match self.0.coalescing.write(&meter, key, op).await {
             Turn::Served(applied) => applied,
             Turn::Own(work) => {
@@ -506,7 +507,7 @@ impl<A: Algorithm, V: Verbs> Index<A, V> {
 impl<A: Algorithm, V: Verbs> RangeIndex for Index<A, V> {
     async fn get(&self, key: &[u8]) -> Result<Option<Value>, ReadError> {
         self.0.check_key(key)?;
-        let meter = Meter::default();
+        let (meter, _pin) = (Meter::default(), self.0.verbs.pins().pin());
         let value = match self.0.coalescing.read(&meter, key).await {
             Turn::Served(value) => value,
             Turn::Own(work) => {
@@ -563,11 +564,12 @@ impl<A: Algorithm, V: Verbs> RangeIndex for Index<A, V> {
             position += 1;
             Ok((key, value))
         });
+        let _pin = self.0.verbs.pins().pin();
         A::bulk_load(&self.0, &mut checked, fill).await
     }
 
     async fn survey(&self) -> Result<TreeShape, AccessError> {
-        let mut report = CheckReport::new(1);
+        let (mut report, _pin) = (CheckReport::new(1), self.0.verbs.pins().pin());
         A::walk(&self.0, &Meter::default(), None, &mut report, &mut |_, _| {}).await?;
         report.shape()
     }

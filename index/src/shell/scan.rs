@@ -29,7 +29,11 @@ pub fn stream<A: Algorithm, V: Verbs>(local: Rc<Local<A, V>>, windows: impl Wind
     // Unfolded by the window, not by the pair: each step moves the scan and its future, which are large.
     let windows = stream::unfold(start, |scan| async move {
         let (local, mut windows, entries) = scan?;
-        match windows.next().await {
+        // For a window: what a scan keeps from one to the next are keys and pairs.
+        let pin = local.verbs.pins().pin();
+        let window = windows.next().await;
+        drop(pin);
+        match window {
             Ok(pairs) if pairs.is_empty() => {
                 local.record(OpKind::Scan, windows.meter(), true, entries);
                 None

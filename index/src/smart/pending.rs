@@ -125,7 +125,7 @@ impl<V: Verbs> Removal<V> {
     pub(super) fn settle(mut self, is_out: bool) {
         self.is_open = false;
         if is_out {
-            self.tree.allocator.retire(self.leaf.ptr(), self.bytes);
+            self.tree.allocator.retire_for_good(self.leaf.ptr(), self.bytes);
         }
     }
 }
@@ -141,7 +141,7 @@ impl<V: Verbs> Drop for Removal<V> {
             let link =
                 tree.persist(async || tree.read_word(&Meter::default(), leaf, &mut tree.budget()).await);
             match link.await {
-                Ok(link) if link == removed.bits() => tree.allocator.retire(leaf, bytes),
+                Ok(link) if link == removed.bits() => tree.allocator.retire_for_good(leaf, bytes),
                 Ok(_) => {}
                 Err(_) => tree.allocator.retire_unsettled(leaf, bytes),
             }
@@ -151,7 +151,7 @@ impl<V: Verbs> Drop for Removal<V> {
 
 impl<V: Verbs> Tree<V> {
     fn retire_all(&self, nodes: &[(RemotePtr, u64)]) {
-        nodes.iter().for_each(|&(node, bytes)| self.allocator.retire(node, bytes));
+        nodes.iter().for_each(|&(node, bytes)| self.allocator.retire_for_good(node, bytes));
     }
 
     /// Undoes what is left of new nodes, unless they came into the tree.

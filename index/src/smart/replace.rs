@@ -112,7 +112,7 @@ impl<V: Verbs> Unsettled<'_, V> {
     fn settle(mut self, by_us: bool) {
         let nodes = std::mem::take(&mut self.nodes);
         if by_us {
-            nodes.iter().for_each(|&(node, bytes)| self.tree.allocator.retire(node, bytes));
+            nodes.iter().for_each(|&(node, bytes)| self.tree.allocator.retire_for_good(node, bytes));
         }
     }
 }

@@ -231,7 +231,7 @@ async fn wait_for_slot<V: Verbs>(verbs: &V, intents: &Rc<Intents>, server: Serve
                 return None;
             }
             intents.at_server(server, |pages| pages.is_asked = true);
-            verbs.defer(ask_for_page(verbs.clone(), Rc::clone(intents), server));
+            verbs.attend(ask_for_page(verbs.clone(), Rc::clone(intents), server));
         }
         verbs.pause(PAUSE_NS_MIN).await;
     }

@@ -46,7 +46,7 @@ impl<V: Verbs> Sharing<V> {
             self.lane.set(Lane::Wanting { alone: alone + 1 });
             if alone >= self.lanes.after {
                 self.lane.set(Lane::Claiming);
-                self.table().verbs.defer(claim(Rc::clone(self)));
+                self.table().verbs.attend(claim(Rc::clone(self)));
             }
         }
     }

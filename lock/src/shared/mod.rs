@@ -406,7 +406,7 @@ impl<V: Verbs> Drop for Sharing<V> {
             && self.presences.borrow().len() == 0
         {
             let (verbs, at) = (self.table().verbs.clone(), self.lanes.word_of(lane));
-            self.table().verbs.defer(claim::give_back(verbs, at, word));
+            self.table().verbs.attend(claim::give_back(verbs, at, word));
         }
     }
 }

@@ -7,6 +7,8 @@ use futures::future::poll_fn;
 
 use super::*;
 use crate::control::{CatalogEntry, ServerUsage};
+use crate::epoch::{NodeEpochs, Pins};
+use crate::fabric::Fabric as _;
 use crate::fabric::embedded::{Cluster, EmbeddedConfig};
 
 fn cluster(servers: u16) -> Arc<dyn Control> {
@@ -28,7 +30,7 @@ fn allocate(allocator: &NodeAllocator, bytes: u64) -> Result<RemotePtr, AllocErr
 fn nodes_never_overlap_and_memory_ends_with_an_error() {
     let control = cluster(2);
     let allocators: Vec<_> =
-        (0..2).map(|i| NodeAllocator::new(Arc::clone(&control), IndexId(1), i)).collect();
+        (0..2).map(|i| NodeAllocator::new(Arc::clone(&control), IndexId(1), i, Pins::alone())).collect();
     let mut nodes = Vec::new();
     'full: loop {
         for (i, bytes) in [100, 1024, 64, 4000].into_iter().enumerate() {
@@ -79,6 +81,10 @@ impl Control for Slow {
         .boxed_local()
     }
 
+    fn want_epoch(&self) {
+        self.cluster.want_epoch();
+    }
+
     fn return_extent(&self, index: IndexId, rest: Chunk) {
         self.cluster.return_extent(index, rest);
     }
@@ -125,7 +131,7 @@ fn dropped_operations_lose_no_chunk() {
     };
     let cluster = Cluster::embedded(config).unwrap();
     let slow = Arc::new(Slow { cluster: Arc::clone(&cluster), looks: 10_000 });
-    let allocator = NodeAllocator::new(slow, IndexId(1), 0);
+    let allocator = NodeAllocator::new(slow, IndexId(1), 0, Pins::alone());
     let (mut nodes, mut dropped) = (0, 0);
     // Some want a certain server, others any.
     while dropped < 100_000 {
@@ -155,7 +161,7 @@ fn a_client_that_stands_still_keeps_none_from_memory() {
     let config = EmbeddedConfig { bytes_per_server: 4 << 20, chunk_bytes: 16 << 10, ..Default::default() };
     let cluster = Cluster::embedded(EmbeddedConfig { locks_per_server: 16, ..config }).unwrap();
     let slow = Arc::new(Slow { cluster: Arc::clone(&cluster), looks: 3 });
-    let allocator = NodeAllocator::new(slow, IndexId(1), 0);
+    let allocator = NodeAllocator::new(slow, IndexId(1), 0, Pins::alone());
     let mut still = Box::pin(allocator.allocate(4096));
     assert!((&mut still).now_or_never().is_none());
     let mut other = Box::pin(allocator.allocate(4096));
@@ -173,7 +179,7 @@ fn a_chunk_that_others_use_up_is_asked_for_again() {
     let cluster = Cluster::embedded(EmbeddedConfig { locks_per_server: 16, ..config }).unwrap();
     for near in [None, Some(ServerId(0))] {
         let slow = Arc::new(Slow { cluster: Arc::clone(&cluster), looks: 3 });
-        let allocator = NodeAllocator::new(slow, IndexId(1), 0);
+        let allocator = NodeAllocator::new(slow, IndexId(1), 0, Pins::alone());
         let mut clients: Vec<_> = (0..9).map(|_| Box::pin(allocator.allocate_of(near, 8192))).collect();
         // The one that asks comes last each time.
         for _ in 0..100 {
@@ -194,7 +200,7 @@ fn a_chunk_that_others_use_up_is_asked_for_again() {
 
 #[test]
 fn reuses_what_was_given_back_and_counts_what_is_in_use() {
-    let allocator = NodeAllocator::new(cluster(1), IndexId(1), 0);
+    let allocator = NodeAllocator::new(cluster(1), IndexId(1), 0, Pins::alone());
     let node = allocate(&allocator, 1000).unwrap();
     assert_eq!(allocator.used_bytes(), 1024);
     allocator.return_extent(node, 1000);
@@ -202,13 +208,89 @@ fn reuses_what_was_given_back_and_counts_what_is_in_use() {
     assert_eq!(allocate(&allocator, 1024), Ok(node));
 }
 
+/// A cluster with a compute node of two shards: its allocators and pins.
+fn two_shards() -> (Arc<Cluster>, Vec<(NodeAllocator, Rc<Pins>)>) {
+    let config =
+        EmbeddedConfig { bytes_per_server: 4 << 20, chunk_bytes: 64 << 10, ..EmbeddedConfig::small() };
+    let cluster = Cluster::embedded(config).unwrap();
+    let epochs = Arc::new(NodeEpochs::new(2));
+    cluster.join_epochs(1, &epochs);
+    let shard = |place| {
+        let pins = Pins::new(Arc::clone(&epochs), place);
+        (NodeAllocator::new(cluster.control(), IndexId(1), 0, Rc::clone(&pins)), pins)
+    };
+    let shards = (0..2).map(shard).collect();
+    (cluster, shards)
+}
+
+#[test]
+fn what_another_shard_allocated_is_used_again_where_it_was_retired_when_nothing_pins_it() {
+    let (cluster, shards) = two_shards();
+    let [(one, pins), (two, others)] = &shards[..] else { panic!("two shards") };
+    let pass = |epochs| {
+        for _ in 0..epochs {
+            cluster.move_epoch(|| true);
+            [pins, others].iter().for_each(|pins| pins.turn());
+        }
+    };
+    let node = allocate(one, 1000).unwrap();
+    let (reads, writes) = (others.pin(), pins.pin());
+    two.retire(node, 1000);
+    pass(9);
+    assert_ne!(allocate(two, 1000), Ok(node), "an operation may read it");
+    assert_eq!((two.books().retired_bytes, two.books().reclaimed_bytes), (1024, 0));
+    drop((reads, writes));
+    pass(3);
+    assert_eq!(allocate(two, 1000), Ok(node));
+    let books = two.books();
+    assert_eq!((books.retired_bytes, books.reclaimed_bytes), (0, 1024));
+    assert_eq!(
+        (one.used_bytes(), two.used_bytes()),
+        (1024, 1024),
+        "the second shard has two, less one of the first"
+    );
+    let (one, two) = (one.books(), books);
+    let had = one.used_bytes + two.used_bytes + (one.free_bytes + two.free_bytes) as i64;
+    assert_eq!(had, 2 * (64 << 10), "no byte is lost");
+}
+
+/// A shard that retires asks for epochs by itself: no chunk is taken as long as memory comes back.
+#[test]
+fn memory_that_is_retired_and_allocated_in_turn_stays_within_bounds() {
+    let (_, shards) = two_shards();
+    let (allocator, pins) = &shards[0];
+    for _ in 0..10_000 {
+        let _operation = pins.pin();
+        let node = allocate(allocator, 1000).unwrap();
+        allocator.retire(node, 1000);
+        pins.turn();
+    }
+    let books = allocator.books();
+    assert_eq!(books.used_bytes + books.free_bytes as i64, 64 << 10, "one chunk of 64 nodes");
+    assert_eq!(books.reclaimed_bytes + books.retired_bytes, 10_000 << 10);
+}
+
+#[test]
+fn what_is_retired_for_good_is_never_used_again() {
+    let (cluster, shards) = two_shards();
+    let (allocator, pins) = &shards[0];
+    let node = allocate(allocator, 1000).unwrap();
+    allocator.retire_for_good(node, 1000);
+    for _ in 0..9 {
+        cluster.move_epoch(|| true);
+        pins.turn();
+        assert_ne!(allocate(allocator, 1000), Ok(node));
+    }
+    assert_eq!((allocator.books().retired_bytes, allocator.books().reclaimed_bytes), (1024, 0));
+}
+
 /// The nodes of a load that failed are as small as leaves are; the next one wants larger ones, too.
 #[test]
 fn small_nodes_that_were_given_back_are_joined_when_all_else_is_used_up() {
     let control = cluster(2);
-    let allocator = NodeAllocator::new(Arc::clone(&control), IndexId(1), 0);
+    let allocator = NodeAllocator::new(Arc::clone(&control), IndexId(1), 0, Pins::alone());
     let nodes: Vec<_> = std::iter::from_fn(|| allocate(&allocator, 192).ok()).collect();
-    let sum = |books: Books| books.used_bytes + books.free_bytes;
+    let sum = |books: Books| books.used_bytes as u64 + books.free_bytes;
     let all = sum(allocator.books());
     assert_eq!(allocate(&allocator, 1024), Err(AllocError::OutOfMemory { servers: 2 }));
     // Every second one is as good as none.
@@ -224,14 +306,14 @@ fn small_nodes_that_were_given_back_are_joined_when_all_else_is_used_up() {
         assert!((0..1024).step_by(64).all(|at| taken.insert(node.add(at))), "{node} overlaps");
     }
     let books = allocator.books();
-    assert_eq!((books.used_bytes, sum(books)), (taken.len() as u64 * 64, all));
+    assert_eq!((books.used_bytes, sum(books)), (taken.len() as i64 * 64, all));
     assert!(books.free_bytes < all / 8, "{books:?}");
 }
 
 /// A load that failed has returned leaves only; the next one wants inner nodes, too.
 #[test]
 fn large_nodes_that_were_given_back_are_divided_when_all_else_is_used_up() {
-    let allocator = NodeAllocator::new(cluster(1), IndexId(1), 0);
+    let allocator = NodeAllocator::new(cluster(1), IndexId(1), 0, Pins::alone());
     let nodes: Vec<_> = std::iter::from_fn(|| allocate(&allocator, 192).ok()).collect();
     nodes.iter().for_each(|&node| allocator.return_extent(node, 192));
     let mut small: Vec<_> = std::iter::from_fn(|| allocate(&allocator, 64).ok()).collect();
@@ -259,7 +341,7 @@ fn what_was_not_used_goes_to_the_next() {
     .unwrap();
     let nodes: BTreeSet<_> = (0..2000)
         .map(|_| {
-            let allocator = NodeAllocator::new(Arc::clone(&control), IndexId(1), 0);
+            let allocator = NodeAllocator::new(Arc::clone(&control), IndexId(1), 0, Pins::alone());
             let node = allocate(&allocator, 1000).unwrap();
             assert_eq!(allocator.used_bytes(), 1024);
             node.offset()
@@ -269,7 +351,7 @@ fn what_was_not_used_goes_to_the_next() {
     assert!(nodes.iter().zip(nodes.iter().skip(1)).all(|(node, next)| next - node >= 1024));
     assert_eq!(taken(&control), (2000u64 * 1024).next_multiple_of(CHUNK));
     // Another index has no part in it.
-    let other = NodeAllocator::new(Arc::clone(&control), IndexId(2), 0);
+    let other = NodeAllocator::new(Arc::clone(&control), IndexId(2), 0, Pins::alone());
     let node = allocate(&other, 1000).unwrap();
     assert!(
         !nodes.range(node.offset() + 1 - CHUNK..node.offset() + CHUNK).any(|at| at + 1024 > node.offset())
@@ -284,7 +366,7 @@ fn small_rests_are_passed_over_and_used_up() {
     let chunk = 16 << 10;
     let chunks = taken_all(&control) / chunk;
     let new = |bytes: u64| {
-        let allocator = NodeAllocator::new(Arc::clone(&control), IndexId(1), 0);
+        let allocator = NodeAllocator::new(Arc::clone(&control), IndexId(1), 0, Pins::alone());
         let node = allocate(&allocator, bytes);
         (allocator, node)
     };
@@ -306,7 +388,7 @@ fn small_rests_are_passed_over_and_used_up() {
         all.push(node);
     }
     assert_eq!(all.len() as u64, chunks);
-    assert_eq!(large.used_bytes(), (16 << 10) + (chunks - 1) * (6 << 10));
+    assert_eq!(large.used_bytes(), (16 << 10) + (chunks as i64 - 1) * (6 << 10));
     // They are smaller than its largest node and used up besides: nothing is left for others.
     drop(large);
     assert_eq!(new(4096).1, Err(AllocError::OutOfMemory { servers: 1 }));
@@ -323,18 +405,18 @@ fn allocators_may_outlive_their_index() {
     let control = cluster(1);
     let entry = |name: &str| control.create(name, "sherman", b"").now_or_never().unwrap().unwrap().id;
     let (first, second) = (entry("first"), entry("second"));
-    let allocator = NodeAllocator::new(Arc::clone(&control), first, 0);
+    let allocator = NodeAllocator::new(Arc::clone(&control), first, 0, Pins::alone());
     let node = allocate(&allocator, 64).unwrap();
     control.drop_index("first").now_or_never().unwrap().unwrap();
-    let heir = NodeAllocator::new(Arc::clone(&control), second, 0);
+    let heir = NodeAllocator::new(Arc::clone(&control), second, 0, Pins::alone());
     assert_eq!(allocate(&heir, 64), Ok(node), "the same chunk");
     drop(allocator);
-    let other = NodeAllocator::new(Arc::clone(&control), second, 0);
+    let other = NodeAllocator::new(Arc::clone(&control), second, 0, Pins::alone());
     assert!(allocate(&other, 64).unwrap().offset() >= node.offset() + (16 << 10));
 }
 
 #[test]
 fn says_when_a_node_exceeds_a_chunk() {
-    let allocator = NodeAllocator::new(cluster(1), IndexId(1), 0);
+    let allocator = NodeAllocator::new(cluster(1), IndexId(1), 0, Pins::alone());
     assert_eq!(allocate(&allocator, 16385), Err(AllocError::TooLarge { bytes: 16448, chunk_bytes: 16384 }));
 }

@@ -175,6 +175,21 @@ pub trait Control: Send + Sync {
     /// ```
     fn return_extent(&self, index: IndexId, rest: Chunk);
 
+    /// Says that retired memory waits for the cluster's next epoch ([`crate::epoch`]), as often as some is retired.
+    /// Waits for nothing: nodes hear of the epoch when it has come.
+    ///
+    /// ```
+    /// # use farwood_runtime::{Verbs, on_one_shard};
+    /// # on_one_shard(async |shard| {
+    /// let since = shard.pins().retired_now();
+    /// while !shard.pins().is_over(since) {
+    ///     shard.control().want_epoch();
+    ///     shard.pause(1_000).await;
+    /// }
+    /// # Ok(()) }).unwrap();
+    /// ```
+    fn want_epoch(&self);
+
     /// Adds an index to the catalog.
     ///
     /// ```

@@ -1,10 +1,13 @@
 //! The vocabulary in which the two sides of a queue pair connect it over the control plane: a compute node, which gets
 //! an id and asks for queue pairs, and a memory server. It knows no NIC.
 
+use std::sync::Arc;
+
 use futures::channel::oneshot;
 use serde::{Deserialize, Serialize};
 
 use super::ControlError;
+use crate::epoch::NodeEpochs;
 use crate::message::ShardId;
 use crate::pointer::ServerId;
 
@@ -64,6 +67,9 @@ pub trait Admission: Send + Sync {
 
     /// Releases the id of a compute node that has ended well.
     fn release_node_id(&self) {}
+
+    /// Makes the cluster's epoch wait for that compute node.
+    fn join_epochs(&self, node: u16, epochs: &Arc<NodeEpochs>);
 }
 
 /// The compute node at the other end of a control connection, by the number of the connection.

@@ -63,6 +63,10 @@ pub enum Request {
     Fence(Census),
     /// The ids of dead nodes, in the order of their deaths, after the first `after`. Server 0 only.
     Dead { after: u32 },
+    /// A sign of life from a process with compute nodes: no operation of theirs pins an epoch before `oldest`. The
+    /// first `fenced` of the dead are fenced on all servers, as far as it knows; `waits` if memory of its indexes waits
+    /// for the next epoch. Server 0 only.
+    Epoch { oldest: u64, fenced: u32, waits: bool },
 }
 
 /// The connections of server 0, by the numbers that it has given them: `open`, and none else up to `newest`.
@@ -82,8 +86,8 @@ pub enum Reply {
     Welcome(Welcome),
     /// Reply to `Join`, `Resume`, `Agree`, `GiveBack`, `FinishDrop`, `Ping`, `Goodbye` and `Fence`.
     Done,
-    /// Reply to `Admit`.
-    Admitted { node: u16 },
+    /// Reply to `Admit`, with the cluster's epoch.
+    Admitted { node: u16, epoch: u64 },
     /// Reply to `Chunk`: its first byte and its length.
     Chunk { offset: u64, bytes: u64 },
     /// Reply to `Create` and `Open`.
@@ -104,6 +108,9 @@ pub enum Reply {
     Census { census: Census, dead: u32 },
     /// Reply to `Dead`.
     Dead { nodes: Vec<u16>, more: bool },
+    /// Reply to `Epoch`: the cluster's epoch, the number of nodes that have died, and whether memory of others waits
+    /// for the next one.
+    Epoch { epoch: u64, dead: u32, hurry: bool },
 }
 
 /// The ways to reach a memory server's region.
@@ -229,4 +236,7 @@ pub struct ConnectedNode {
     pub seconds: u64,
     /// True if it is not heard of any more while its process still has the memory mapped.
     pub silent: bool,
+    /// Seconds since the cluster's epoch could have moved on but for an operation of this connection's nodes, or of
+    /// others' as well: until then memory that is out of an index is not used again. 0 if it holds nothing back.
+    pub late_seconds: u64,
 }

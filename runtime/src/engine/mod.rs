@@ -19,6 +19,7 @@ use std::task::Poll;
 pub use self::slots::{Outcome, SlotKey, Slots};
 use crate::buffer::{Buf, BufferPool};
 use crate::chain::Chain;
+use crate::epoch::Pin;
 use crate::host::Host;
 use crate::pointer::ServerId;
 use crate::verbs::{Capabilities, Completion, Failed};
@@ -147,9 +148,10 @@ impl<D: Device> Engine<D> {
         self.slots.take(key, waiter)
     }
 
-    /// Notes that no future waits for this chain any more. It is executed all the same.
-    pub fn orphan(&mut self, key: SlotKey) {
-        self.slots.orphan(key);
+    /// Notes that no future waits for this chain any more. It is executed all the same, under the epoch of `pin` if it
+    /// was not yet.
+    pub fn orphan(&mut self, key: SlotKey, pin: impl FnOnce() -> Pin) {
+        self.slots.orphan(key, pin);
     }
 
     /// Chains that were submitted and not executed yet.
@@ -168,8 +170,11 @@ impl<D: Device> Engine<D> {
 
 #[cfg(test)]
 mod tests {
+    use std::rc::Rc;
+
     use super::*;
     use crate::clock::Clock;
+    use crate::epoch::Pins;
     use crate::mapped::MappedDevice;
     use crate::pointer::RemotePtr;
     use crate::verbs::FabricError;
@@ -235,13 +240,16 @@ mod tests {
                 Engine::new(OneByOne { fail, ..OneByOne::default() }, 1, NonZero::new(1).unwrap());
             let posted = engine.submit(Chain::with_buffer(ServerId(0), pool.lease(64)));
             let in_line = engine.submit(Chain::with_buffer(ServerId(0), pool.lease(64)));
-            engine.orphan(posted);
-            engine.orphan(in_line);
+            let pins = Pins::alone();
+            engine.orphan(posted, || pins.pin());
+            engine.orphan(in_line, || pins.pin());
+            assert_eq!(Rc::strong_count(&pins), 3);
             assert_eq!(pool.leased(), 2);
             engine.poll(&mut |_| panic!("the chain is an orphan"));
             assert_eq!((pool.leased(), engine.in_flight()), (1, 1));
             engine.poll(&mut |_| panic!("the chain is an orphan"));
             assert_eq!((pool.leased(), engine.in_flight()), (0, 0));
+            assert_eq!(Rc::strong_count(&pins), 1, "what it reached may go");
         }
     }
 
@@ -277,7 +285,7 @@ mod tests {
         let key = engine.submit(Chain::with_buffer(ServerId(0), pool.lease(64)));
         engine.poll(&mut |_| {});
         assert_eq!(pool.leased(), 1);
-        engine.orphan(key);
+        engine.orphan(key, || panic!("it reaches nothing any more"));
         assert_eq!(pool.leased(), 0);
     }
 }

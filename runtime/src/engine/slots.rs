@@ -9,6 +9,7 @@ use smallvec::SmallVec;
 
 use crate::buffer::Buf;
 use crate::chain::Chain;
+use crate::epoch::Pin;
 use crate::pointer::ServerId;
 use crate::verbs::{Completion, FabricError, Failed};
 use crate::waiter::Waiter;
@@ -42,8 +43,8 @@ enum State {
     Free,
     /// Not executed; its waiter, if it was asked for.
     InFlight(Option<Waiter>),
-    /// Not executed; its future was dropped.
-    Orphaned,
+    /// Not executed; its future was dropped. What it reaches is not used again before it is executed.
+    Orphaned(#[expect(dead_code, reason = "it is held")] Pin),
     /// Executed; the outcome was not taken.
     Done,
 }
@@ -110,7 +111,7 @@ impl Slots {
 
     /// Tells whether no future waits for a chain that is in flight.
     pub fn is_orphaned(&self, key: SlotKey) -> bool {
-        matches!(self.slots[key.0 as usize].state, State::Orphaned)
+        matches!(self.slots[key.0 as usize].state, State::Orphaned(_))
     }
 
     /// Records that a chain was executed. `span_ns` bounds the time from its first to its last access.
@@ -138,7 +139,7 @@ impl Slots {
         let server = slot.chain.server().0;
         match std::mem::replace(&mut slot.state, State::Done) {
             State::InFlight(waiter) => self.completed.push_back((server, waiter)),
-            State::Orphaned => {
+            State::Orphaned(_) => {
                 self.discard(key);
                 self.completed.push_back((server, None));
             }
@@ -165,7 +166,7 @@ impl Slots {
                 return Poll::Pending;
             }
             State::Done => {}
-            State::Orphaned | State::Free => panic!("an orphan's outcome is not asked for"),
+            State::Orphaned(_) | State::Free => panic!("an orphan's outcome is not asked for"),
         }
         if slot.error.is_some() {
             return Poll::Ready(Err(self.take_failed(key)));
@@ -190,12 +191,12 @@ impl Slots {
         Failed::new(cause, chain)
     }
 
-    pub(super) fn orphan(&mut self, key: SlotKey) {
+    pub(super) fn orphan(&mut self, key: SlotKey, pin: impl FnOnce() -> Pin) {
         let slot = &mut self.slots[key.0 as usize];
         match slot.state {
-            State::InFlight(_) => slot.state = State::Orphaned,
+            State::InFlight(_) => slot.state = State::Orphaned(pin()),
             State::Done => self.discard(key),
-            State::Orphaned | State::Free => panic!("a chain is orphaned once"),
+            State::Orphaned(_) | State::Free => panic!("a chain is orphaned once"),
         }
     }
 

@@ -3,7 +3,8 @@
 //!
 //! Its servers have no device area unless they are asked for one: it would be memory like any other here.
 
-use std::sync::atomic::AtomicBool;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use futures::FutureExt;
@@ -15,6 +16,7 @@ use crate::control::queue_pair::PeerId;
 use crate::control::seal::{Seal, SealKey};
 use crate::control::wire::Entry;
 use crate::control::{CatalogEntry, Chunk, Control, ControlError, IndexId, ServerInfo, ServerUsage};
+use crate::epoch::{EpochHome, NodeEpochs};
 use crate::mapped::line::LineMode;
 use crate::mapped::region::Region;
 use crate::mapped::{MappedDevice, MappedServer};
@@ -82,6 +84,25 @@ pub struct Cluster {
     servers: Arc<[MemoryServer]>,
     infos: Arc<[ServerInfo]>,
     node_ids: Mutex<NodeIds>,
+    epochs: Mutex<Epochs>,
+    epochs_wanted: AtomicU32,
+}
+
+/// The epoch of a cluster whose nodes are of this process, and so can be asked at any time.
+#[derive(Default)]
+struct Epochs {
+    home: EpochHome<u16>,
+    nodes: BTreeMap<u16, Arc<NodeEpochs>>,
+}
+
+/// Wishes for the next epoch of which one is looked after: that takes as long as some operations.
+const WISHES: u32 = 16;
+
+impl Epochs {
+    fn leave(&mut self, node: u16) {
+        self.home.leave(node);
+        self.nodes.remove(&node);
+    }
 }
 
 impl Cluster {
@@ -110,7 +131,13 @@ impl Cluster {
         };
         let servers: Arc<[MemoryServer]> = (0..config.servers).map(server).collect::<Result<_, _>>()?;
         let infos = (0..).zip(servers.iter()).map(|(id, server)| server.info(ServerId(id))).collect();
-        Ok(Arc::new(Cluster { servers, infos, node_ids: Mutex::default() }))
+        Ok(Arc::new(Cluster {
+            servers,
+            infos,
+            node_ids: Mutex::default(),
+            epochs: Mutex::default(),
+            epochs_wanted: AtomicU32::new(0),
+        }))
     }
 
     /// Returns the mapped servers.
@@ -146,6 +173,25 @@ impl Cluster {
         if !ids.dead().contains(&node) {
             ids.died(&[node]);
         }
+        self.epochs().leave(node);
+    }
+
+    /// Moves the epoch on, if no node holds it back. `heard` tells whether a message comes through, of a node or to
+    /// one.
+    pub(crate) fn move_epoch(&self, mut heard: impl FnMut() -> bool) {
+        // Another shard is about it.
+        let Ok(mut epochs) = self.epochs.try_lock() else { return };
+        let Epochs { home, nodes } = &mut *epochs;
+        for (id, node) in &*nodes {
+            if heard() {
+                home.acknowledge(*id, node.acknowledged());
+            }
+        }
+        nodes.values().filter(|_| heard()).for_each(|node| node.learn(home.epoch()));
+    }
+
+    fn epochs(&self) -> MutexGuard<'_, Epochs> {
+        self.epochs.lock().expect("nothing panics while it counts")
     }
 
     fn node_ids(&self) -> MutexGuard<'_, NodeIds> {
@@ -210,6 +256,13 @@ impl Fabric for Cluster {
         if !ids.dead().contains(&node) {
             ids.give_back(&[node]);
         }
+        self.epochs().leave(node);
+    }
+
+    fn join_epochs(&self, node: u16, epochs: &Arc<NodeEpochs>) {
+        let mut all = self.epochs();
+        epochs.join(all.home.join(node));
+        all.nodes.insert(node, Arc::clone(epochs));
     }
 
     fn device(&self, context: &DeviceContext) -> Result<MappedDevice, DeviceError> {
@@ -244,6 +297,12 @@ impl Control for Cluster {
         if let Err(error) = self.return_extent_now(index, rest) {
             // The index was dropped before its users.
             tracing::debug!(?rest, %error, "a rest was not taken back");
+        }
+    }
+
+    fn want_epoch(&self) {
+        if self.epochs_wanted.fetch_add(1, Ordering::Relaxed).is_multiple_of(WISHES) {
+            self.move_epoch(|| true);
         }
     }
 

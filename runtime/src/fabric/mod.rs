@@ -31,6 +31,7 @@ use crate::clock::Clock;
 pub use crate::control::queue_pair::{Admission, Answer, Endpoint, Exchange, Exchanged, PeerId, Responder};
 use crate::control::{Control, ControlError, RemoteControl};
 use crate::engine::Device;
+use crate::epoch::NodeEpochs;
 use crate::message::ShardId;
 use crate::shard::Unpark;
 
@@ -87,6 +88,17 @@ pub trait Fabric: Send + Sync + 'static {
     /// # Ok::<_, farwood_runtime::ControlError>(())
     /// ```
     fn release_node_id(&self, _node: u16) {}
+
+    /// Makes the cluster's epoch wait for a compute node, from its admission until its id is returned or it is dead.
+    ///
+    /// ```
+    /// # use farwood_runtime::{Cluster, ComputeNode, EmbeddedConfig, NodeConfig};
+    /// # let cluster = Cluster::embedded(EmbeddedConfig::small()).unwrap();
+    /// // A compute node does so by itself.
+    /// let node = ComputeNode::new(cluster, NodeConfig::default())?;
+    /// # Ok::<_, farwood_runtime::NodeError>(())
+    /// ```
+    fn join_epochs(&self, node: u16, epochs: &Arc<NodeEpochs>);
 
     /// Makes a device for one shard, on the shard's own thread.
     ///

@@ -19,6 +19,7 @@ use crate::control::queue_pair::Admission;
 use crate::control::remote::{ConnectConfig, ConnectError, RemoteControl};
 use crate::control::wire::{ConnectedNode, Offer, OfferKind};
 use crate::control::{Control, ControlError, ServerAddress, ServerUsage};
+use crate::epoch::NodeEpochs;
 use crate::fabric::{DeviceContext, DeviceError, Fabric};
 use crate::mapped::line::LineMode;
 use crate::mapped::region::{HugePages, Region, RegionConfig, RegionError};
@@ -459,6 +460,10 @@ impl Fabric for ShmCluster {
 
     fn release_node_id(&self, _: u16) {
         self.control.release_node_id();
+    }
+
+    fn join_epochs(&self, node: u16, epochs: &Arc<NodeEpochs>) {
+        self.control.join_epochs(node, epochs);
     }
 
     fn device(&self, context: &DeviceContext) -> Result<MappedDevice, DeviceError> {

@@ -21,6 +21,7 @@ use crate::buffer::BufferPool;
 use crate::chain::Chain;
 use crate::clock::Clock;
 use crate::engine::Engine;
+use crate::epoch::Pins;
 use crate::pointer::RemotePtr;
 use crate::verbs::Completion;
 use crate::waiter::Waiter;
@@ -116,7 +117,7 @@ impl Scene {
 
     fn dropped(&mut self, name: &str) {
         let place = self.waiting.iter().position(|&(waits, _)| waits == name).unwrap();
-        self.engine.orphan(self.waiting.remove(place).1);
+        self.engine.orphan(self.waiting.remove(place).1, || Pins::alone().pin());
     }
 
     #[track_caller]

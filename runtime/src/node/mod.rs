@@ -21,6 +21,7 @@ use self::downfall::Downfall;
 use crate::clock::{Clock, nanoseconds};
 use crate::control::{Control, ControlError};
 use crate::engine::Device;
+use crate::epoch::NodeEpochs;
 use crate::executor;
 use crate::executor::{Borrowed, borrow};
 use crate::fabric::{DeviceContext, DeviceError, Fabric};
@@ -128,6 +129,7 @@ pub struct ComputeNode<F: Fabric> {
     id: u16,
     config: NodeConfig,
     clock: Clock,
+    epochs: Arc<NodeEpochs>,
     roster: Arc<Roster>,
     ports: Arc<PortBook>,
 }
@@ -153,11 +155,13 @@ impl<F: Fabric> ComputeNode<F> {
             return Err(NodeError::TooManyShards { shards: config.shards });
         }
         let id = fabric.allocate_node_id()?;
+        let epochs = Arc::new(NodeEpochs::new(config.shards));
+        fabric.join_epochs(id, &epochs);
         let admitted_by = Arc::clone(&fabric);
         let ends = mesh(config.shards, RING_MESSAGES);
         let ports = PortBook::new(ends.iter().map(MeshEnds::unpark).collect());
         let roster = Roster::new(ends, move || admitted_by.release_node_id(id));
-        Ok(Arc::new(ComputeNode { fabric, id, config, clock: Clock::new(), roster, ports }))
+        Ok(Arc::new(ComputeNode { fabric, id, config, clock: Clock::new(), epochs, roster, ports }))
     }
 
     /// Counts the node's shards, attached or not.
@@ -268,6 +272,7 @@ impl<F: Fabric> ComputeNode<F> {
             id,
             node_id: self.id,
             control: self.control(),
+            epochs: Arc::clone(&self.epochs),
             device,
             credits: self.config.credits,
             mesh: ends,

@@ -10,7 +10,7 @@ use super::{ServiceError, random_instance};
 use crate::clock::Clock;
 use crate::control::queue_pair::{Answer, Endpoint, PeerId, Responder};
 use crate::control::seal::SealKey;
-use crate::control::wire::{Census, ConnectedNode, Entry, Offer, Welcome, WordRange};
+use crate::control::wire::{Census, ConnectedNode, Entry, Offer, Reply, Welcome, WordRange};
 use crate::control::{ControlError, IndexId, LockRegion, ServerUsage};
 use crate::memory::MemoryServer;
 use crate::memory::catalog::NewIndex;
@@ -28,6 +28,8 @@ const SILENT_MAX: usize = 1024;
 /// Longest reason for a refused queue pair, in bytes.
 const REASON_BYTES_MAX: usize = 1024;
 const PATH_BYTES_MAX: usize = 4096;
+/// Time for which a client's word counts that memory waits for the next epoch.
+const WAITS_NS: u64 = 1_000_000_000;
 /// Largest content of a page of a list: the rest of the frame is for its number and its kind.
 const PAGE_BYTES_MAX: usize = crate::control::frame::FRAME_BYTES_MAX - 64;
 
@@ -174,10 +176,18 @@ impl ServiceCore {
         self.served.memory.forget_peer(peer);
         let Peer { name, nodes, .. } = gone;
         if gone.leaving || !gone.reached {
+            state.epochs.leave(peer.0);
             state.node_ids.give_back(nodes);
             tracing::info!(%name, ?nodes, "a compute node has left");
         } else {
             state.node_ids.died(nodes);
+            // It may have queue pairs to other servers until it is fenced there. Mapped memory went with its
+            // process.
+            if self.is_by_mapping() || gone.members.len() == 1 {
+                state.epochs.leave(peer.0);
+            } else {
+                state.hold_epoch_for(peer);
+            }
             tracing::warn!(%name, ?nodes, "a compute node is dead");
         }
     }
@@ -207,7 +217,8 @@ impl ServiceCore {
         Ok(())
     }
 
-    pub(super) fn allocate_node_id(&self, peer: PeerId) -> Result<u16, ControlError> {
+    /// Admits a compute node; yields its id, and the epoch that it begins with.
+    pub(super) fn admit(&self, peer: PeerId) -> Result<(u16, u64), ControlError> {
         let mut state = self.state();
         let asking = state.home_peer(peer)?;
         if asking.nodes.len() >= NODES_OF_ONE_MAX {
@@ -216,7 +227,30 @@ impl ServiceCore {
         asking.reached |= self.is_mapped(peer);
         let id = state.node_ids.take()?;
         state.peer(peer).nodes.push(id);
-        Ok(id)
+        Ok((id, state.epochs.join(peer.0)))
+    }
+
+    /// Takes a sign of life from a process with compute nodes: what they have acknowledged.
+    pub(super) fn epoch(
+        &self,
+        peer: PeerId,
+        oldest: u64,
+        fenced: u32,
+        waits: bool,
+    ) -> Result<Reply, ControlError> {
+        let (now, mut state) = (self.clock.now(), self.state());
+        state.home_peer(peer)?;
+        state.note_fenced(fenced);
+        if waits {
+            state.waits_until_ns = now + WAITS_NS;
+        }
+        let before = state.epochs.epoch();
+        let epoch = state.epochs.acknowledge(peer.0, oldest);
+        if epoch > before {
+            state.epoch_since_ns = now;
+        }
+        let (dead, hurry) = (state.node_ids.dead().len() as u32, now < state.waits_until_ns);
+        Ok(Reply::Epoch { epoch, dead, hurry })
     }
 
     pub(super) fn agree(&self, peer: PeerId) -> Result<(), ControlError> {
@@ -387,7 +421,7 @@ impl ServiceCore {
     /// Lists the nodes that have joined, the silent ones too.
     pub fn nodes(&self) -> Vec<ConnectedNode> {
         let (now, state) = (self.clock.now(), self.state());
-        state.after(None).into_iter().map(|(_, peer, silent)| peer.seen_at(now, silent)).collect()
+        state.after(None).into_iter().map(|(number, ..)| state.seen(number, now)).collect()
     }
 
     pub(super) fn joined(&self) -> u32 {
@@ -399,12 +433,12 @@ impl ServiceCore {
         const NUMBERS_BYTES_MAX: usize = 32;
         let (now, state) = (self.clock.now(), self.state());
         let (mut bytes, mut page) = (0, Vec::new());
-        for (number, peer, silent) in state.after(after) {
+        for (number, peer, _) in state.after(after) {
             bytes += peer.name.len() + NUMBERS_BYTES_MAX;
             if bytes > PAGE_BYTES_MAX {
                 return (page, true);
             }
-            page.push((number, peer.seen_at(now, silent)));
+            page.push((number, state.seen(number, now)));
         }
         (page, false)
     }

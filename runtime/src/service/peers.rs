@@ -16,6 +16,7 @@ use crate::control::node_ids::NodeIds;
 use crate::control::queue_pair::PeerId;
 use crate::control::wire::{Census, ConnectedNode};
 use crate::control::{ControlError, IndexId};
+use crate::epoch::EpochHome;
 use crate::pointer::ServerId;
 
 /// The connections that the sessions of a service share.
@@ -29,6 +30,15 @@ pub(super) struct Peers {
     pub(super) silent: BTreeMap<u64, Peer>,
     pub(super) binding: Binding,
     pub(super) node_ids: NodeIds,
+    /// The cluster's epoch, at the server that keeps the catalog: joined and silent connections with compute nodes are
+    /// its members, and dead ones until they are fenced.
+    pub(super) epochs: EpochHome<u64>,
+    /// Dead connections that are to be fenced on other servers, and how many nodes had died with each.
+    unfenced: Vec<(u32, u64)>,
+    /// When it moved on last.
+    pub(super) epoch_since_ns: u64,
+    /// Until when it is to move on sooner.
+    pub(super) waits_until_ns: u64,
 }
 
 /// A connection that has joined.
@@ -130,6 +140,34 @@ impl Peers {
         fenced.collect()
     }
 
+    /// Lets the epoch wait for a connection that has died, until it is fenced on all servers.
+    pub(super) fn hold_epoch_for(&mut self, peer: PeerId) {
+        self.unfenced.push((self.node_ids.dead().len() as u32, peer.0));
+    }
+
+    /// Notes that the first `fenced` of the dead are fenced on all servers.
+    pub(super) fn note_fenced(&mut self, fenced: u32) {
+        let Peers { unfenced, epochs, .. } = self;
+        unfenced.retain(|(dead, peer)| {
+            let waits = *dead > fenced;
+            if !waits {
+                epochs.leave(*peer);
+            }
+            waits
+        });
+    }
+
+    /// Describes a connection that has joined or is silent.
+    pub(super) fn seen(&self, number: u64, now: u64) -> ConnectedNode {
+        let silent = self.silent.get(&number);
+        let peer = silent.or_else(|| self.joined.get(&number)).expect("it was listed");
+        let seconds = now.saturating_sub(peer.since_ns) / 1_000_000_000;
+        let (id, name, silent) = (peer.nodes.last().copied(), peer.name.clone(), silent.is_some());
+        let waited = now.saturating_sub(self.epoch_since_ns) / 1_000_000_000;
+        let late_seconds = if self.epochs.waits_for(number) { waited } else { 0 };
+        ConnectedNode { id, name, seconds, silent, late_seconds }
+    }
+
     /// Lists the indexes that silent connections may use again.
     pub(super) fn kept_for_silent(&self) -> BTreeSet<IndexId> {
         self.silent.values().flat_map(|peer| &peer.indexes).copied().collect()
@@ -151,11 +189,4 @@ pub(super) struct Users {
     pub(super) connections: u32,
     pub(super) silent: u32,
     pub(super) nodes: Vec<u16>,
-}
-
-impl Peer {
-    pub(super) fn seen_at(&self, now: u64, silent: bool) -> ConnectedNode {
-        let seconds = now.saturating_sub(self.since_ns) / 1_000_000_000;
-        ConnectedNode { id: self.nodes.last().copied(), name: self.name.clone(), seconds, silent }
-    }
 }

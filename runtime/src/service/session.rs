@@ -241,7 +241,7 @@ impl Session {
     fn serve(&self, request: Request) -> Result<Reply, ControlError> {
         let (core, peer) = (&self.core, self.peer);
         match request {
-            Request::Admit => core.allocate_node_id(peer).map(|node| Reply::Admitted { node }),
+            Request::Admit => core.admit(peer).map(|(node, epoch)| Reply::Admitted { node, epoch }),
             Request::Agree => core.agree(peer).map(|()| Reply::Done),
             Request::Chunk { index, seal, temporary } => {
                 let extent = core.chunk(peer, Owner { index: IndexId(index), seal }, temporary);
@@ -285,6 +285,7 @@ impl Session {
             Request::Dead { after } => {
                 core.dead(peer, after).map(|(nodes, more)| Reply::Dead { nodes, more })
             }
+            Request::Epoch { oldest, fenced, waits } => core.epoch(peer, oldest, fenced, waits),
             Request::Hello | Request::Join { .. } | Request::Resume { .. } | Request::Goodbye => {
                 Err(ControlError::Protocol { what: "it is part of the handshake".into() })
             }

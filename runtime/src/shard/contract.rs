@@ -16,6 +16,7 @@ use crate::buffer::Buf;
 use crate::chain::Chain;
 use crate::control::Control;
 use crate::engine::{Device, SlotKey};
+use crate::epoch::Pins;
 use crate::host::Host;
 use crate::message::{Envelope, Message, Port, ShardId};
 use crate::meter::Meter;
@@ -45,6 +46,11 @@ impl<D: Device> Verbs for Shard<D> {
 
     fn control(&self) -> &Arc<dyn Control> {
         &self.0.control
+    }
+
+    #[inline]
+    fn pins(&self) -> &Rc<Pins> {
+        &self.0.pins
     }
 
     fn lease(&self, bytes: usize) -> Buf {
@@ -98,7 +104,7 @@ impl<D: Device> Verbs for Shard<D> {
         self.0.wake(waiter);
     }
 
-    fn defer(&self, task: impl Future<Output = ()> + 'static) {
+    fn attend(&self, task: impl Future<Output = ()> + 'static) {
         self.0.deferred.set(self.0.deferred.get() + 1);
         let (core, of_panic) = (Rc::clone(&self.0), Rc::clone(&self.0));
         let task = task.map(move |()| core.deferred.set(core.deferred.get() - 1));
@@ -158,7 +164,7 @@ impl<D: Device> Drop for Submission<D> {
     #[inline]
     fn drop(&mut self) {
         if let Some(slot) = self.slot.take() {
-            self.core.engine.borrow_mut().orphan(slot);
+            self.core.engine.borrow_mut().orphan(slot, || self.core.pins.pin_left());
         }
         // As for the shard's handles: this may have been the last that held it.
         self.core.work_arrived();

@@ -22,6 +22,7 @@ use super::timers::Timers;
 use crate::buffer::BufferPool;
 use crate::control::Control;
 use crate::engine::{Device, Engine};
+use crate::epoch::{NodeEpochs, Pins};
 use crate::host::Host;
 use crate::message::{Envelope, ShardId};
 use crate::ports::Ports;
@@ -36,6 +37,7 @@ pub(crate) struct ShardParts<D: Device> {
     pub id: ShardId,
     pub node_id: u16,
     pub control: Arc<dyn Control>,
+    pub epochs: Arc<NodeEpochs>,
     pub device: D,
     pub credits: NonZero<usize>,
     pub mesh: MeshEnds,
@@ -51,6 +53,7 @@ pub(super) struct Core<D: Device> {
     pub(super) id: ShardId,
     pub(super) node_id: u16,
     pub(super) control: Arc<dyn Control>,
+    pub(super) pins: Rc<Pins>,
     pub(super) capabilities: Capabilities,
     pub(super) engine: RefCell<Engine<D>>,
     pub(super) clients: Clients,
@@ -96,6 +99,7 @@ impl<D: Device> Core<D> {
             id: parts.id,
             node_id: parts.node_id,
             control: parts.control,
+            pins: Pins::new(parts.epochs, usize::from(parts.id.0)),
             capabilities: *parts.device.capabilities(),
             engine: RefCell::new(Engine::new(parts.device, servers, parts.credits)),
             clients: Clients::new(Arc::clone(&parking)),
@@ -124,6 +128,7 @@ impl<D: Device> Core<D> {
     /// Takes one turn: messages, deadlines, chains, clients. Yields whether anything moved.
     #[inline]
     pub(super) fn turn(&self, inbox: &mut Vec<(ShardId, Envelope)>) -> bool {
+        self.pins.turn();
         let mut moved = self.receive(inbox);
         if self.timers.next().is_some() {
             moved |= self.fire_timers(self.host.now());
@@ -197,6 +202,7 @@ impl<D: Device> Core<D> {
     }
 
     pub(super) fn announce_sleep(&self, waker: &Waker) {
+        self.pins.rest();
         self.parking.prepare(waker);
         self.asleep.set(true);
     }

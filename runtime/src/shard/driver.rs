@@ -140,6 +140,13 @@ impl<D: Device> Driver<D> {
     }
 }
 
+impl<D: Device> Drop for Driver<D> {
+    fn drop(&mut self) {
+        // It takes no more turns, and may have handles: the epoch waits no longer, unless an operation was abandoned.
+        self.core.pins.rest();
+    }
+}
+
 #[cfg(test)]
 #[path = "driver_tests.rs"]
 mod tests;

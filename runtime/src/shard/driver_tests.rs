@@ -14,6 +14,7 @@ use super::*;
 use crate::chain::Chain;
 use crate::clock::Clock;
 use crate::control::{Control, IndexId};
+use crate::epoch::NodeEpochs;
 use crate::fabric::embedded::{Cluster, EmbeddedConfig};
 use crate::fabric::{DeviceContext, Fabric};
 use crate::mapped::MappedDevice;
@@ -37,6 +38,7 @@ struct Node {
     ports: Arc<PortBook>,
     clock: Clock,
     time: Arc<Mock>,
+    epochs: Arc<NodeEpochs>,
 }
 
 impl Node {
@@ -49,7 +51,9 @@ impl Node {
         let places: Vec<Taken> = (0..shards).map(|_| roster.take().unwrap()).collect();
         places.iter().for_each(Taken::attach);
         let (clock, time) = Clock::by_hand();
-        (Node { cluster, roster, ports, clock, time }, places)
+        let epochs = Arc::new(NodeEpochs::new(shards));
+        cluster.join_epochs(1, &epochs);
+        (Node { cluster, roster, ports, clock, time, epochs }, places)
     }
 
     fn with_one_shard() -> (Self, OwnShard, OwnDriver) {
@@ -69,6 +73,7 @@ impl Node {
             id,
             node_id: 1,
             control: self.cluster.control(),
+            epochs: Arc::clone(&self.epochs),
             device,
             credits: CREDITS,
             mesh,

@@ -5,6 +5,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
+use farwood_runtime::epoch::NodeEpochs;
 use farwood_runtime::fabric::{Admission, Answer, Endpoint, Exchange, Exchanged, Fabric, PeerId, Responder};
 use farwood_runtime::ibverbs::{VerbsCluster, VerbsConfig, VerbsResponder};
 use farwood_runtime::mapped::line::LineMode;
@@ -78,6 +79,10 @@ struct Admitting(Arc<Cluster>);
 impl Admission for Admitting {
     fn allocate_node_id(&self) -> Result<u16, ControlError> {
         self.0.allocate_node_id()
+    }
+
+    fn join_epochs(&self, node: u16, epochs: &Arc<NodeEpochs>) {
+        self.0.join_epochs(node, epochs);
     }
 }
 

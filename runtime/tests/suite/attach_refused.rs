@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use farwood_runtime::control::{Control, ControlError};
+use farwood_runtime::epoch::NodeEpochs;
 use farwood_runtime::fabric::{DeviceContext, DeviceError};
 use farwood_runtime::mapped::MappedDevice;
 use farwood_runtime::mapped::line::LineMode;
@@ -35,6 +36,10 @@ impl Fabric for Refusing {
 
     fn allocate_node_id(&self) -> Result<u16, ControlError> {
         self.cluster.allocate_node_id()
+    }
+
+    fn join_epochs(&self, node: u16, epochs: &Arc<NodeEpochs>) {
+        self.cluster.join_epochs(node, epochs);
     }
 
     fn device(&self, context: &DeviceContext) -> Result<MappedDevice, DeviceError> {

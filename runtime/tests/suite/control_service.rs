@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use farwood_runtime::control::greeting::{GREETING_BYTES, VERSION, greeting};
 use farwood_runtime::control::wire::{OfferKind, Reply, Request};
+use farwood_runtime::epoch::Pins;
 use farwood_runtime::fabric::Admission;
 use farwood_runtime::fabric::{Answer, Endpoint, Exchange, PeerId, Responder};
 use farwood_runtime::message::ShardId;
@@ -202,7 +203,8 @@ fn short_lived_processes_use_chunks_up() {
         .flat_map(|_| {
             let control = connect(&[&service]);
             let node = || {
-                let allocator = NodeAllocator::new(Arc::<RemoteControl>::clone(&control), index, 0);
+                let allocator =
+                    NodeAllocator::new(Arc::<RemoteControl>::clone(&control), index, 0, Pins::alone());
                 block_on(allocator.allocate(1000)).unwrap().offset()
             };
             (0..PROCESSES / 100).map(|_| node()).collect::<Vec<_>>()

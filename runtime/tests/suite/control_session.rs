@@ -79,7 +79,7 @@ fn an_index_in_use_is_not_dropped() {
     let (mut one, mut two) = (Client::alone(&core), Client::alone(&core));
     let entry = create(&mut one, "a").unwrap();
     assert_eq!(create(&mut two, "a"), Err(ControlError::Exists { name: named("a") }));
-    assert_eq!(one.ask(Request::Admit), Ok(Reply::Admitted { node: 1 }));
+    assert_eq!(one.ask(Request::Admit), Ok(Reply::Admitted { node: 1, epoch: 1 }));
     let in_use =
         |nodes, connections| Err(ControlError::InUse { name: named("a"), nodes, connections, silent: 0 });
     assert_eq!(two.ask(Request::BeginDrop { name: named("a") }), in_use(vec![1], 1));
@@ -297,7 +297,7 @@ fn ids_of_nodes_are_reused_after_goodbye_only() {
     let mut given = 0u32;
     let mut admit = |client: &mut Client| {
         given += 1;
-        assert_eq!(client.ask(Request::Admit), Ok(Reply::Admitted { node: given as u16 }));
+        assert_eq!(client.ask(Request::Admit), Ok(Reply::Admitted { node: given as u16, epoch: 1 }));
     };
     let (mut polite, mut dying) = (Client::alone(&core), Client::alone(&core));
     admit(&mut polite);
@@ -308,7 +308,7 @@ fn ids_of_nodes_are_reused_after_goodbye_only() {
     drop(polite);
     let mut many: Vec<Client> = (0..256).map(|_| Client::alone(&core)).collect();
     (2..65_535u32).for_each(|i| admit(&mut many[i as usize % 256]));
-    assert_eq!(many[0].ask(Request::Admit), Ok(Reply::Admitted { node: 1 }));
+    assert_eq!(many[0].ask(Request::Admit), Ok(Reply::Admitted { node: 1, epoch: 1 }));
     assert_eq!(many[1].ask(Request::Admit), Err(ControlError::TooManyNodes));
     assert_eq!(many[2].ask(Request::Admit), Err(ControlError::TooManyNodesOfOne { max: 256 }));
 }
@@ -342,7 +342,7 @@ fn an_index_knows_who_had_died_before_it() {
     let mut steady = Client::alone(&core);
     for node in [1, 2, 3] {
         let mut client = Client::alone(&core);
-        assert_eq!(client.ask(Request::Admit), Ok(Reply::Admitted { node }));
+        assert_eq!(client.ask(Request::Admit), Ok(Reply::Admitted { node, epoch: 1 }));
         create(&mut client, &node.to_string()).unwrap();
         if node == 2 {
             // It ends well.

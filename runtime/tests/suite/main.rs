@@ -23,6 +23,7 @@ mod conformance_shm;
 #[cfg(feature = "sim")]
 mod conformance_sim;
 mod control_broken;
+mod control_epochs;
 mod control_model;
 mod control_resume;
 mod control_service;

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use farwood_runtime::control::{Control, ControlError};
+use farwood_runtime::epoch::NodeEpochs;
 use farwood_runtime::fabric::{DeviceContext, DeviceError};
 use farwood_runtime::mapped::MappedDevice;
 use farwood_runtime::mapped::line::LineMode;
@@ -43,6 +44,10 @@ impl Fabric for Counting {
     fn release_node_id(&self, node: u16) {
         assert_eq!(node, 1);
         self.ended.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn join_epochs(&self, node: u16, epochs: &Arc<NodeEpochs>) {
+        self.cluster.join_epochs(node, epochs);
     }
 
     fn device(&self, context: &DeviceContext) -> Result<MappedDevice, DeviceError> {

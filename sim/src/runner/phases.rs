@@ -401,7 +401,8 @@ impl<'r> Run<'r> {
         let usage = usage.map_err(|error| format!("what is handed out is not known: {error}"))?;
         let handed_out: u64 = usage.iter().map(|server| server.chunk_bytes).sum();
         let books: Vec<Books> = fleet.iter().map(|member| member.index.books()).collect();
-        let had: u64 = books.iter().map(|books| books.used_bytes + books.free_bytes).sum();
+        let had: i64 = books.iter().map(|books| books.used_bytes + books.free_bytes as i64).sum();
+        let had = u64::try_from(had).map_err(|_| format!("the books say that {had} bytes are had"))?;
         // What was asked for when its client was cancelled, or its node stopped, may have been handed out.
         let chunk = self.simulation.cluster().servers().iter().map(|server| server.chunk_bytes).max();
         let on_its_way = books.iter().filter(|books| books.asks).count() as u64 * chunk.unwrap_or(0);
@@ -561,10 +562,10 @@ impl<'r> Run<'r> {
         let in_tree = report.survey.used_bytes;
         let clients = self.crew.dead().len() as u64 * u64::from(cluster.shards) * u64::from(work.clients);
         let in_hand = self.scenario.spec().bytes_in_hand() * NODES_IN_HAND * clients;
-        let (mut nodes, mut retired, mut unsettled) = (0, 0, 0);
+        let (mut nodes, mut retired, mut unsettled) = (0_i64, 0, 0);
         for index in indexes {
             let books = index.books();
-            nodes += books.used_bytes - index.intent_bytes();
+            nodes += books.used_bytes - index.intent_bytes() as i64;
             retired += books.retired_bytes;
             unsettled += books.unsettled_bytes;
         }
@@ -572,7 +573,7 @@ impl<'r> Run<'r> {
         let least = (in_tree + retired).saturating_sub(in_hand);
         let most = in_tree + retired + unsettled + in_hand;
         // The walk goes around what is torn.
-        if report.torn.is_empty() && !(least..=most).contains(&nodes) {
+        if report.torn.is_empty() && !(least as i64..=most as i64).contains(&nodes) {
             return Err(format!(
                 "{nodes} bytes of nodes are allocated, {in_tree} are in the tree, {retired} were retired, {unsettled} \
                  unsettled, and clients that died had at most {in_hand} in hand"

@@ -25,6 +25,7 @@ use std::task::Context;
 use farwood_lock::window::{WindowConfig, WindowTable};
 use farwood_lock::{Images, IntentLog, LockConfig, LockTable, Mending, WordCodec};
 use farwood_runtime::chain::{MASKED_BYTES, Op, Verb};
+use farwood_runtime::epoch::Pins;
 use farwood_runtime::mapped::MappedDevice;
 use farwood_runtime::verbs::Handler;
 use farwood_runtime::{
@@ -64,6 +65,7 @@ pub(crate) struct World {
     memory: Arc<Memory>,
     control: Arc<dyn Control>,
     capabilities: Capabilities,
+    pins: Rc<Pins>,
     is_clone: bool,
 }
 
@@ -74,6 +76,7 @@ impl Clone for World {
             memory: Arc::clone(&self.memory),
             control: Arc::clone(&self.control),
             capabilities: self.capabilities,
+            pins: Rc::clone(&self.pins),
             is_clone: true,
         }
     }
@@ -195,7 +198,8 @@ impl World {
         };
         let (state, memory) = (Rc::new(RefCell::new(state)), Arc::new(Memory::new()));
         let control = Arc::clone(&memory) as Arc<dyn Control>;
-        World { state, memory, control, capabilities: MappedDevice::EMBEDDED, is_clone: false }
+        let pins = Pins::alone();
+        World { state, memory, control, capabilities: MappedDevice::EMBEDDED, pins, is_clone: false }
     }
 
     /// Lets the control plane know these compute nodes, ascending, as dead from now on.
@@ -311,7 +315,8 @@ impl World {
         let shards = self.state.borrow().shards.len();
         let attach = |shard| {
             let fake = Fake::new(self.clone(), shard);
-            let allocator = Rc::new(NodeAllocator::new(Arc::clone(&self.control), IndexId(1), 0));
+            let allocator =
+                Rc::new(NodeAllocator::new(Arc::clone(&self.control), IndexId(1), 0, Rc::clone(&self.pins)));
             let log =
                 IntentLog { head: PAGES, allocator, node_bytes: NODE_BYTES as u64, mending: mending.clone() };
             let (config, images) = (config.clone(), Arc::default());

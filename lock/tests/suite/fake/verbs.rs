@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 
 use farwood_runtime::control::{Chunk, ServerUsage};
+use farwood_runtime::epoch::Pins;
 use farwood_runtime::verbs::Handler;
 use farwood_runtime::{
     Buf, Capabilities, CatalogEntry, Chain, Control, ControlError, IndexId, LockRegion, Message, Meter, Port,
@@ -108,6 +109,10 @@ impl Verbs for Fake {
         &self.world.control
     }
 
+    fn pins(&self) -> &Rc<Pins> {
+        &self.world.pins
+    }
+
     fn lease(&self, bytes: usize) -> Buf {
         self.world.state.borrow().shards[self.shard].pool.lease(bytes)
     }
@@ -165,7 +170,7 @@ impl Verbs for Fake {
         }
     }
 
-    fn defer(&self, task: impl Future<Output = ()> + 'static) {
+    fn attend(&self, task: impl Future<Output = ()> + 'static) {
         self.world.spawn(task);
     }
 
@@ -221,6 +226,9 @@ impl Control for Memory {
         let start = RemotePtr::new(server, (REGION_BYTES + number * CHUNK_BYTES) as u64);
         ready(Ok(Chunk { start, bytes: CHUNK_BYTES as u64 })).boxed_local()
     }
+
+    /// Nothing is retired here.
+    fn want_epoch(&self) {}
 
     /// Takes it back and does not hand it out again.
     fn return_extent(&self, _: IndexId, _: Chunk) {}

@@ -1,5 +1,5 @@
-//! The client's side of one connection: a thread that sends requests, and a ping when there are none, and one that
-//! hands replies to the callers. When the connection ends, the latter resumes it by another one, if there is a way
+//! The client's side of one connection: a thread that sends requests, and regular signs of life, and one that hands
+//! replies to the callers. When the connection ends, the latter resumes it by another one, if there is a way
 //! back. Every call ends: with an answer, when the connection is resumed, or when the server is gone.
 //!
 //! ```text
@@ -14,10 +14,12 @@ use std::net::Shutdown;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::time::Duration;
 
 use futures::channel::oneshot;
 
 use super::dial::NEXT_NUMBER;
+use super::epochs::ProcessEpochs;
 use super::resume::WayBack;
 use super::{ConnectConfig, ConnectError};
 use crate::clock::Clock;
@@ -74,6 +76,8 @@ struct Line {
     config: ConnectConfig,
     clock: Clock,
     way_back: Option<WayBack>,
+    /// The epochs that signs of life tell server 0.
+    beats: Option<Arc<ProcessEpochs>>,
     state: Mutex<State>,
     /// Notified when the line is up or closed, and when a request was written.
     changed: Condvar,
@@ -105,8 +109,8 @@ impl Connection {
     /// Starts the threads.
     pub(super) fn start(
         server: ServerId,
-        stream: Stream,
-        way_back: Option<WayBack>,
+        (stream, way_back): (Stream, Option<WayBack>),
+        beats: Option<Arc<ProcessEpochs>>,
         config: &ConnectConfig,
         clock: &Clock,
     ) -> Result<Self, ConnectError> {
@@ -119,6 +123,7 @@ impl Connection {
             config: config.clone(),
             clock: clock.clone(),
             way_back,
+            beats,
             state: Mutex::new(State { phase, stream, next_number, waiting, writing, leaving }),
             changed: Condvar::new(),
         });
@@ -204,18 +209,46 @@ impl Drop for Connection {
 
 impl Line {
     fn write(&self, to_send: &Receiver<Call>) {
-        let mut unsent = None;
+        let (mut unsent, mut beaten_ns) = (None, self.clock.now());
         loop {
-            let next = unsent.take().map_or_else(|| to_send.recv_timeout(self.config.ping), Ok);
+            // Also between requests: the others wait for what it tells.
+            let beaten_for = Duration::from_nanos(self.clock.now().saturating_sub(beaten_ns));
+            let left = self.interval().saturating_sub(beaten_for);
+            let next = match unsent.take() {
+                None if left.is_zero() => Err(RecvTimeoutError::Timeout),
+                None => to_send.recv_timeout(left),
+                Some(call) => Ok(call),
+            };
             let call = match next {
                 Ok(call) => call,
-                Err(RecvTimeoutError::Timeout) => (Request::Ping, Take { server: self.server, take: None }),
+                Err(RecvTimeoutError::Timeout) => {
+                    beaten_ns = self.clock.now();
+                    self.beat()
+                }
                 Err(RecvTimeoutError::Disconnected) => return self.close("the connection was dropped"),
             };
             match self.send(call) {
                 Some(Ok(())) => {}
                 Some(Err(call)) => unsent = Some(call),
                 None => return,
+            }
+        }
+    }
+
+    fn interval(&self) -> Duration {
+        let usual = self.config.ping;
+        self.beats.as_ref().map_or(usual, |beats| beats.interval(usual))
+    }
+
+    /// Makes a sign of life.
+    fn beat(&self) -> Call {
+        let server = self.server;
+        match &self.beats {
+            None => (Request::Ping, Take { server, take: None }),
+            Some(beats) => {
+                let heard = Arc::clone(beats);
+                let hear = move |answer: Answered| answer.iter().for_each(|reply| heard.hear(reply));
+                (beats.beat(), Take { server, take: Some(Box::new(hear)) })
             }
         }
     }

@@ -6,6 +6,7 @@
 
 mod connection;
 mod dial;
+mod epochs;
 mod error;
 mod fencing;
 mod resume;
@@ -22,6 +23,7 @@ use futures::future::{LocalBoxFuture, ready, try_join_all};
 
 use self::connection::{Answered, Connection};
 use self::dial::Dialled;
+use self::epochs::ProcessEpochs;
 pub use self::error::ConnectError;
 use self::fencing::{Dead, census, fence_the_dead};
 use self::resume::WayBack;
@@ -35,6 +37,7 @@ use super::{
 };
 use crate::clock::Clock;
 use crate::control::stream::Deadline;
+use crate::epoch::NodeEpochs;
 use crate::message::ShardId;
 use crate::pointer::{RemotePtr, ServerId};
 
@@ -83,6 +86,7 @@ pub struct RemoteControl {
     nodes: AtomicUsize,
     temporary_indexes: bool,
     known: Arc<Known>,
+    epochs: Arc<ProcessEpochs>,
 }
 
 /// Knowledge from the catalog of indexes and nodes.
@@ -144,16 +148,19 @@ impl RemoteControl {
             }
         }
         let mut servers = Vec::with_capacity(addresses.len());
+        let epochs = Arc::<ProcessEpochs>::default();
         for (id, (Dialled { stream, welcome }, address)) in (0..).zip(dialled.into_iter().zip(addresses)) {
             let way_back = WayBack::to(address, &welcome);
-            let connection = Connection::start(ServerId(id), stream, way_back, config, &clock)?;
+            let beats = (id == 0).then(|| Arc::clone(&epochs));
+            let connection = Connection::start(ServerId(id), (stream, way_back), beats, config, &clock)?;
             servers.push(Server { connection, address: address.clone(), welcome });
         }
         join_all(&servers, &members, config)?;
         let infos = (0..).zip(&servers).map(|(id, server)| info(ServerId(id), &server.welcome)).collect();
         let (servers, nodes, temporary_indexes) =
             (servers.into(), AtomicUsize::new(0), config.temporary_indexes);
-        Ok(Arc::new(RemoteControl { servers, infos, nodes, temporary_indexes, known: Arc::default() }))
+        let known = Arc::default();
+        Ok(Arc::new(RemoteControl { servers, infos, nodes, temporary_indexes, known, epochs }))
     }
 
     /// Returns a server's description of itself. There is one for every address of the list.
@@ -559,7 +566,8 @@ impl Admission for RemoteControl {
         let home = &self.servers[0];
         match home.connection.wait(&home.connection.ask_blocking(Request::Admit))? {
             // 0 is the owner in a free lock word.
-            Reply::Admitted { node } if node != 0 => {
+            Reply::Admitted { node, epoch } if node != 0 => {
+                self.epochs.admitted(epoch);
                 self.nodes.fetch_add(1, Ordering::AcqRel);
                 Ok(node)
             }
@@ -570,6 +578,10 @@ impl Admission for RemoteControl {
     /// Counts one node less. When none is left, dropping the connections says goodbye.
     fn release_node_id(&self) {
         self.nodes.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    fn join_epochs(&self, _: u16, epochs: &Arc<NodeEpochs>) {
+        self.epochs.join(epochs);
     }
 }
 
@@ -596,6 +608,8 @@ impl Control for RemoteControl {
             None => return ready(Err(ControlError::NoSuchIndex { index })).boxed_local(),
         };
         let request = Request::Chunk { index: index.0, seal, temporary };
+        let connected = Arc::clone(&self.servers);
+        let epochs = self.epochs.is_held_by_the_dead().then(|| Arc::clone(&self.epochs));
         asked.connection.call(request, move |answer| {
             let answer = answer.and_then(|reply| HandedOut::of(servers, server, index, reply));
             // If the allocator has gone, the chunk is dropped here, and so goes back.
@@ -603,9 +617,19 @@ impl Control for RemoteControl {
         });
         async move {
             let handed_out = answered.await.unwrap_or(Err(ControlError::ServerGone { server }))?;
+            // The next one may not be needed, then. That it fails is no matter of this one.
+            if let Some(epochs) = epochs
+                && let Ok(fenced) = fence_the_dead(&connected).await
+            {
+                epochs.note_fenced(fenced);
+            }
             Ok(handed_out.keep())
         }
         .boxed_local()
+    }
+
+    fn want_epoch(&self) {
+        self.epochs.want();
     }
 
     fn return_extent(&self, index: IndexId, rest: Chunk) {
@@ -666,8 +690,10 @@ impl Control for RemoteControl {
 
     fn dead(&self) -> LocalBoxFuture<'static, Result<Arc<[u16]>, ControlError>> {
         let (servers, known) = (Arc::clone(&self.servers), Arc::clone(&self.known));
+        let epochs = Arc::clone(&self.epochs);
         async move {
             let fenced = fence_the_dead(&servers).await?;
+            epochs.note_fenced(fenced);
             known.dead.first(&servers[0], fenced).await
         }
         .boxed_local()

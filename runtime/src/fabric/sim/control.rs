@@ -251,6 +251,11 @@ impl Control for SimControl {
         self.cluster.return_extent(index, rest);
     }
 
+    /// Each node's message comes through or not, so that nodes are behind, and the epoch behind the nodes.
+    fn want_epoch(&self) {
+        self.cluster.move_epoch(|| self.random().is_multiple_of(2));
+    }
+
     fn create(&self, name: &str, kind: &str, config: &[u8]) -> Answer<CatalogEntry> {
         self.request(|| self.cluster.create(name, kind, config))
     }

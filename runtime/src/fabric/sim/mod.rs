@@ -39,6 +39,7 @@ pub use self::shard::{SimDevice, SimHost, SimShard};
 use self::trace::Mark;
 use self::world::World;
 use crate::control::Control;
+use crate::epoch::NodeEpochs;
 use crate::fabric::Fabric as _;
 use crate::fabric::embedded::{Cluster, EmbeddedConfig};
 use crate::mapped::line::LineMode;
@@ -210,6 +211,8 @@ impl Simulation {
     fn admit(&self, machine: u16) {
         let SimConfig { shards, credits, any_order, ref profile, reordering, seed, .. } = self.config;
         let node_id = self.cluster.allocate_node_id().expect("a simulation has fewer than 65,536 nodes");
+        let epochs = Arc::new(NodeEpochs::new(usize::from(shards)));
+        self.cluster.join_epochs(node_id, &epochs);
         let control = Arc::clone(&self.control) as Arc<dyn Control>;
         let capabilities = Capabilities {
             fabric: "sim",
@@ -233,6 +236,7 @@ impl Simulation {
                 id: shard,
                 node_id,
                 control: Arc::clone(&control),
+                epochs: Arc::clone(&epochs),
                 device: SimDevice::new(Rc::clone(&host), capabilities),
                 credits,
                 mesh: ends,

@@ -12,6 +12,7 @@ use crate::control::queue_pair::{Admission, Exchange};
 use crate::control::remote::{ConnectConfig, RemoteControl};
 use crate::control::wire::OfferKind;
 use crate::control::{Control, ControlError, ServerAddress};
+use crate::epoch::NodeEpochs;
 use crate::fabric::{DeviceContext, DeviceError, Fabric};
 use crate::message::ShardId;
 
@@ -105,6 +106,10 @@ impl Fabric for VerbsCluster {
 
     fn release_node_id(&self, _: u16) {
         self.admission.release_node_id();
+    }
+
+    fn join_epochs(&self, node: u16, epochs: &Arc<NodeEpochs>) {
+        self.admission.join_epochs(node, epochs);
     }
 
     fn device(&self, context: &DeviceContext) -> Result<VerbsDevice, DeviceError> {

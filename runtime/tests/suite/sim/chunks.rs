@@ -2,6 +2,7 @@
 
 use std::rc::Rc;
 
+use farwood_runtime::epoch::Pins;
 use farwood_runtime::sim::{SimConfig, Simulation};
 use farwood_runtime::{IndexId, NodeAllocator, Verbs};
 use futures::FutureExt;
@@ -19,7 +20,7 @@ fn clients_of_a_shard_take_one_chunk_between_them() {
         let simulation = Simulation::new(&config).unwrap();
         let shard = simulation.shard(0, 0);
         let control = shard.control().clone();
-        let allocator = Rc::new(NodeAllocator::new(control.clone(), IndexId(1), 0));
+        let allocator = Rc::new(NodeAllocator::new(control.clone(), IndexId(1), 0, Pins::alone()));
         let clients = CHUNK_BYTES / NODE_BYTES;
         let all = (0..clients).map(|_| {
             let allocator = Rc::clone(&allocator);

@@ -64,7 +64,7 @@ fn an_allocator_without_memory_says_so_until_there_is_some() {
     let simulation = simulation(1, Reordering::NONE);
     simulation.set_faults(&[rule(Fault::NoMemory, 1, u32::MAX)]);
     let v = simulation.shard(0, 0);
-    let allocator = Rc::new(NodeAllocator::new(v.control().clone(), IndexId(1), 0));
+    let allocator = Rc::new(NodeAllocator::new(v.control().clone(), IndexId(1), 0, v.pins().clone()));
     let asking = Rc::clone(&allocator);
     let none = simulation.block_on(&v, LATE_NS, async move { asking.allocate(64).await });
     assert_eq!(none, Ok(Err(AllocError::OutOfMemory { servers: 2 })));

@@ -1,0 +1,138 @@
+//! The epochs of this process's compute nodes, as server 0 hears of them: what they acknowledge goes with the signs of
+//! life, more often while memory waits for the epoch, and the replies bring the cluster's epoch ([`crate::epoch`]).
+
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
+
+use crate::control::wire::{Reply, Request};
+use crate::epoch::NodeEpochs;
+
+/// Time between two signs of life while memory waits, here or elsewhere.
+const HURRY: Duration = Duration::from_millis(50);
+
+/// The epochs of a process, between its compute nodes and its connection to server 0.
+#[derive(Default)]
+pub(super) struct ProcessEpochs {
+    nodes: Mutex<Vec<Weak<NodeEpochs>>>,
+    /// The cluster's epoch, as it was said last.
+    known: AtomicU64,
+    /// Set when memory of this process waits, until the next sign of life.
+    waits: AtomicBool,
+    /// Set while memory of others waits.
+    hurry: AtomicBool,
+    /// Nodes that have died, and those of them that are fenced on all servers, as far as is known here.
+    dead: AtomicU32,
+    fenced: AtomicU32,
+}
+
+impl ProcessEpochs {
+    /// Notes the epoch that a compute node was admitted in.
+    pub(super) fn admitted(&self, epoch: u64) {
+        self.known.fetch_max(epoch, Ordering::AcqRel);
+    }
+
+    /// Adds a compute node.
+    pub(super) fn join(&self, node: &Arc<NodeEpochs>) {
+        let mut nodes = self.nodes.lock().expect("nothing panics while it holds the nodes");
+        node.join(self.known.load(Ordering::Acquire));
+        nodes.retain(|node| node.strong_count() > 0);
+        nodes.push(Arc::downgrade(node));
+    }
+
+    /// Notes that retired memory waits for the next epoch.
+    pub(super) fn want(&self) {
+        self.waits.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns the time to the next sign of life, `usual` where no memory waits.
+    pub(super) fn interval(&self, usual: Duration) -> Duration {
+        let waits = self.waits.load(Ordering::Relaxed) || self.hurry.load(Ordering::Relaxed);
+        if waits { usual.min(HURRY) } else { usual }
+    }
+
+    /// Makes the next sign of life.
+    pub(super) fn beat(&self) -> Request {
+        let nodes = self.nodes.lock().expect("nothing panics while it holds the nodes");
+        let acknowledged = nodes.iter().filter_map(Weak::upgrade).map(|node| node.acknowledged());
+        let oldest = acknowledged.fold(self.known.load(Ordering::Acquire), u64::min);
+        Request::Epoch {
+            oldest,
+            fenced: self.fenced.load(Ordering::Relaxed),
+            waits: self.waits.swap(false, Ordering::Relaxed),
+        }
+    }
+
+    /// Takes the reply to a sign of life.
+    pub(super) fn hear(&self, reply: &Reply) {
+        let Reply::Epoch { epoch, dead, hurry } = *reply else { return };
+        self.hurry.store(hurry, Ordering::Relaxed);
+        self.dead.fetch_max(dead, Ordering::Relaxed);
+        let nodes = self.nodes.lock().expect("nothing panics while it holds the nodes");
+        self.known.fetch_max(epoch, Ordering::AcqRel);
+        nodes.iter().filter_map(Weak::upgrade).for_each(|node| node.learn(epoch));
+    }
+
+    /// Notes that the first `fenced` dead are fenced on all servers.
+    pub(super) fn note_fenced(&self, fenced: u32) {
+        self.fenced.fetch_max(fenced, Ordering::Relaxed);
+    }
+
+    /// Tells whether the epoch may wait for a dead node that is to be fenced.
+    pub(super) fn is_held_by_the_dead(&self) -> bool {
+        self.dead.load(Ordering::Relaxed) > self.fenced.load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::epoch::Pins;
+
+    fn beat(process: &ProcessEpochs) -> (u64, u32, bool) {
+        match process.beat() {
+            Request::Epoch { oldest, fenced, waits } => (oldest, fenced, waits),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn the_oldest_of_all_nodes_is_acknowledged_and_the_epoch_comes_to_all() {
+        let process = ProcessEpochs::default();
+        process.admitted(7);
+        let nodes = [1, 2].map(|shards| Arc::new(NodeEpochs::new(shards)));
+        nodes.iter().for_each(|node| process.join(node));
+        let pin = Pins::new(Arc::clone(&nodes[1]), 1).pin();
+        process.hear(&Reply::Epoch { epoch: 8, dead: 0, hurry: false });
+        assert_eq!(nodes.each_ref().map(|node| node.known()), [8, 8]);
+        assert_eq!(beat(&process), (7, 0, false));
+        drop(pin);
+        assert_eq!(beat(&process), (8, 0, false));
+        drop(nodes);
+        let late = Arc::new(NodeEpochs::new(1));
+        process.join(&late);
+        assert_eq!((late.known(), beat(&process)), (8, (8, 0, false)));
+    }
+
+    #[test]
+    fn signs_of_life_come_more_often_while_memory_waits() {
+        let (process, usual) = (ProcessEpochs::default(), Duration::from_secs(1));
+        assert_eq!(process.interval(usual), usual);
+        process.want();
+        assert_eq!(process.interval(usual), HURRY);
+        assert!(beat(&process).2 && !beat(&process).2);
+        assert_eq!(process.interval(usual), usual);
+        process.hear(&Reply::Epoch { epoch: 1, dead: 0, hurry: true });
+        assert_eq!(process.interval(usual), HURRY);
+    }
+
+    #[test]
+    fn the_dead_hold_the_epoch_until_they_are_fenced() {
+        let process = ProcessEpochs::default();
+        process.hear(&Reply::Epoch { epoch: 1, dead: 2, hurry: false });
+        assert!(process.is_held_by_the_dead());
+        process.note_fenced(2);
+        assert!(!process.is_held_by_the_dead());
+        assert_eq!(beat(&process).1, 2);
+    }
+}
