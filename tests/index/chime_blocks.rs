@@ -35,6 +35,30 @@ async fn round_trips<T>(cluster: &TestCluster, kind: OpKind, operation: impl Fut
     (operation.await, count() - before)
 }
 
+/// Blocks that are out of the tree are used again: as many wait as are retired in three epochs, of which one comes with
+/// sixteen of them.
+#[test]
+fn blocks_that_are_out_of_the_tree_are_used_again() {
+    const BLOCK_BYTES: i64 = 192;
+    let shape = Shape { max_value: 300, ..Shape::USUAL };
+    with_parties(Parties::Shards(1), indirect(shape), |cluster| async move {
+        let (index, key) = (&cluster.index, key(7));
+        assert!(index.insert(&key, &value(100, 0)).await.unwrap());
+        let before = index.books().used_bytes;
+        for n in 1..5_000 {
+            assert!(index.remove(&key).await.unwrap());
+            assert!(index.insert(&key, &value(100, n)).await.unwrap());
+        }
+        let books = index.books();
+        assert!(books.used_bytes - before <= 100 * BLOCK_BYTES, "{books:?}");
+        let retired = (books.reclaimed_bytes + books.retired_bytes) as i64;
+        assert_eq!((retired % 4_999, books.unsettled_bytes), (0, 0), "{books:?}");
+        cluster.rest().await;
+        cluster.holds(&[(key.to_vec(), value(100, 4_999))].into()).await;
+        cluster.rest().await;
+    });
+}
+
 /// A value that fits is written in place, whatever its length was before; one that does not gets a new block, and the
 /// old one stays allocated for as long as an operation may read it.
 #[test]

@@ -371,8 +371,8 @@ impl<A: Algorithm, V: Verbs> Index<A, V> {
     /// ```
     /// # farwood_doctest::index!(|index| {
     /// index.put(b"anna", b"1").await?;
-    /// assert_eq!(index.books().used_bytes - index.intent_bytes(), 1024, "one leaf");
-    /// assert_eq!(index.books().used_bytes + index.books().free_bytes, 64 << 10, "of one chunk");
+    /// assert_eq!(index.books().used_bytes - index.intent_bytes() as i64, 1024, "one leaf");
+    /// assert_eq!(index.books().used_bytes + index.books().free_bytes as i64, 64 << 10, "of one chunk");
     /// # });
     /// ```
     pub fn books(&self) -> Books {
