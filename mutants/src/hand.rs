@@ -78,8 +78,11 @@ const CHIME: &[Patch] = &[
     Patch {
         name: "a block that a pair leaves is lost",
         file: "index/src/chime/write.rs",
-        find: "if let Some(before) = before {",
-        replace: "if let (Some(before), true) = (before, op == WriteOp::Remove) {",
+        find: "before.into_iter().for_each(OldBlock::retire);",
+        replace: "match op {
+            WriteOp::Remove => before.into_iter().for_each(OldBlock::retire),
+            _ => std::mem::forget(before),
+        }",
     },
     Patch {
         name: "an absence needs no right hop bits",
@@ -286,8 +289,8 @@ const DOLPHIN: &[Patch] = &[
     Patch {
         name: "an inner node that moves is retired twice",
         file: "index/src/dolphin/put_separator.rs",
-        find: "self.allocator.retire(at.node.ptr(), self.types().node_bytes(at.class) as u64);",
-        replace: "self.allocator.retire(at.node.ptr(), 2 * self.types().node_bytes(at.class) as u64);",
+        find: "self.allocator.retire_for_good(at.node.ptr(), self.types().node_bytes(at.class) as u64);",
+        replace: "self.allocator.retire_for_good(at.node.ptr(), 2 * self.types().node_bytes(at.class) as u64);",
     },
     Patch {
         name: "an insert is visible before its value",
