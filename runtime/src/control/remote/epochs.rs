@@ -51,9 +51,13 @@ impl ProcessEpochs {
         if waits { usual.min(HURRY) } else { usual }
     }
 
-    /// Makes the next sign of life.
+    /// Makes the next sign of life. Before it has compute nodes, a process has nothing to say: server 0 may not have let
+    /// it join yet.
     pub(super) fn beat(&self) -> Request {
         let nodes = self.nodes.lock().expect("nothing panics while it holds the nodes");
+        if nodes.is_empty() {
+            return Request::Ping;
+        }
         let acknowledged = nodes.iter().filter_map(Weak::upgrade).map(|node| node.acknowledged());
         let oldest = acknowledged.fold(self.known.load(Ordering::Acquire), u64::min);
         Request::Epoch {
@@ -99,6 +103,7 @@ mod tests {
     #[test]
     fn the_oldest_of_all_nodes_is_acknowledged_and_the_epoch_comes_to_all() {
         let process = ProcessEpochs::default();
+        assert_eq!(process.beat(), Request::Ping, "it may not have joined");
         process.admitted(7);
         let nodes = [1, 2].map(|shards| Arc::new(NodeEpochs::new(shards)));
         nodes.iter().for_each(|node| process.join(node));
@@ -117,6 +122,7 @@ mod tests {
     #[test]
     fn signs_of_life_come_more_often_while_memory_waits() {
         let (process, usual) = (ProcessEpochs::default(), Duration::from_secs(1));
+        process.join(&Arc::new(NodeEpochs::new(1)));
         assert_eq!(process.interval(usual), usual);
         process.want();
         assert_eq!(process.interval(usual), HURRY);
@@ -132,6 +138,7 @@ mod tests {
         process.hear(&Reply::Epoch { epoch: 1, dead: 2, hurry: false });
         assert!(process.is_held_by_the_dead());
         process.note_fenced(2);
+        process.join(&Arc::new(NodeEpochs::new(1)));
         assert!(!process.is_held_by_the_dead());
         assert_eq!(beat(&process).1, 2);
     }
