@@ -51,8 +51,8 @@ impl ProcessEpochs {
         if waits { usual.min(HURRY) } else { usual }
     }
 
-    /// Makes the next sign of life. Before it has compute nodes, a process has nothing to say: server 0 may not have let
-    /// it join yet.
+    /// Makes the next sign of life. Before it has compute nodes, a process has nothing to say: server 0 may not have
+    /// let it join yet.
     pub(super) fn beat(&self) -> Request {
         let nodes = self.nodes.lock().expect("nothing panics while it holds the nodes");
         if nodes.is_empty() {
