@@ -125,7 +125,8 @@ impl<V: Verbs> LockTable<V> {
     /// # use std::rc::Rc;
     /// # farwood_doctest::run(async |node, shard| {
     /// let index = node.control().create("mine", "my kind", b"").await?;
-    /// let allocator = Rc::new(NodeAllocator::new(node.control(), index.id, 0));
+    /// let pins = Rc::clone(shard.pins());
+    /// let allocator = Rc::new(NodeAllocator::new(node.control(), index.id, 0, pins));
     /// let leaf = allocator.allocate(128).await?;
     /// let log = IntentLog { head: index.root.add(8), allocator, node_bytes: 128, mending: None };
     /// let port = node.allocate_port();
