@@ -3,7 +3,7 @@
 //!
 //! An operation *pins* its shard's epoch for as long as it may follow pointers that it has read; so do chains that no
 //! client waits for any more, until they are executed. A shard tells the oldest epoch that is pinned, a compute node
-//! the oldest of its shards (it *acknowledges* that one), and the [`EpochHome`] moves the cluster's epoch on when all
+//! the oldest of its shards (it *acknowledges* that one), and the `EpochHome` moves the cluster's epoch on when all
 //! nodes have acknowledged it. What was retired by a shard that knew of epoch `e` is free when the epoch is
 //! `e + GRACE`:
 //!
