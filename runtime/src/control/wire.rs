@@ -236,7 +236,7 @@ pub struct ConnectedNode {
     pub seconds: u64,
     /// True if it is not heard of any more while its process still has the memory mapped.
     pub silent: bool,
-    /// Seconds since the cluster's epoch could have moved on but for an operation of this connection's nodes, or of
-    /// others' as well: until then memory that is out of an index is not used again. 0 if it holds nothing back.
+    /// Seconds for which the cluster's epoch has waited for operations of this connection's compute nodes, and memory
+    /// that is out of an index with it. 0 if it does not wait for them.
     pub late_seconds: u64,
 }
