@@ -14,6 +14,7 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
 use crate::kit::TestShard;
+use crate::kit::kind::switched;
 use crate::kit::simulated::ROUGH;
 use crate::kit::{IndexKind, IndexSpec, Mixes, Shape};
 
@@ -209,5 +210,41 @@ fn roots_are_put_up_once() {
             site.break_one_in(200);
             site.holds_exactly((0..32).map(|n| (key(n), key(n))).collect());
         }
+    }
+}
+
+/// Memory that others have taken the place of counts as retired no sooner than all clients see those others: not when the
+/// chain that puts them there is posted, since that may come to nothing, and be posted again much later.
+#[test]
+fn nothing_is_retired_before_it_is_out() {
+    let shape = Shape { max_value: 300, ..Shape::TINY };
+    let specs = [
+        switched(shape.usual(IndexKind::Chime), "indirect", true),
+        switched(shape.usual(IndexKind::Smart), "in_place_leaves", false),
+    ];
+    let (key, short, long) = (key(7), [1; 8], [2; 200]);
+    for spec in specs {
+        let mut retries = 0;
+        for seed in 0..200 {
+            let site = Site::new(seed, 1 + (seed % 2) as u16, spec);
+            let [(writer, index), .., (reader, others)] = &site.parties[..] else {
+                unreachable!("two nodes")
+            };
+            let (first, second) = (index.clone(), index.clone());
+            site.run([(writer.clone(), async move { first.put(&key, &short).await.unwrap() })]);
+            assert_eq!(index.books().retired_bytes, 0);
+            site.break_one_in(3);
+            drop(writer.spawn(async move { assert_eq!(second.update(&key, &long).await, Ok(true)) }));
+            site.sim.run(LATE_NS, || index.books().retired_bytes > 0).unwrap();
+            site.sim.set_faults(&[]);
+            let (others, seen) = (others.clone(), Rc::new(Cell::new(false)));
+            let sees = Rc::clone(&seen);
+            site.run([(reader.clone(), async move {
+                sees.set(others.get(&key).await.unwrap().as_deref() == Some(&long[..]));
+            })]);
+            assert!(seen.get(), "{spec:?}, seed {seed}: what is retired can still be found");
+            retries += index.stats().kinds.iter().map(|kind| kind.retries).sum::<u64>();
+        }
+        assert!(retries > 100, "{spec:?}: {retries} retries");
     }
 }
