@@ -3,6 +3,7 @@
 //! thread cannot see such mistakes, and a stress test on x86 sees few.
 //!
 //! ```text
+//! epochs       runtime/src/epoch/                no operation reads what is used again
 //! parking      runtime/src/shard/parking.rs      no message meets a shard that falls asleep
 //! line         runtime/src/mapped/order.rs       no reader takes a torn line; what the dead leave is finished, once
 //! radix_cache  cache/src/radix/                  a lookup sees one copy as it was at one moment; what has to go goes
@@ -23,6 +24,7 @@
 extern crate self as farwood_runtime;
 
 pub mod btree_cache;
+pub mod epochs;
 pub mod line;
 pub mod parking;
 pub mod radix_cache;

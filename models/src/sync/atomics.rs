@@ -170,6 +170,11 @@ macro_rules! number {
                 store_or_die();
                 self.0.fetch_add(value, of_change(order))
             }
+
+            pub(crate) fn fetch_max(&self, value: $value, order: Ordering) -> $value {
+                store_or_die();
+                self.0.fetch_max(value, of_change(order))
+            }
         }
     };
 }

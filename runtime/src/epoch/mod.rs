@@ -25,11 +25,9 @@
 mod home;
 mod pins;
 
-use std::sync::Mutex;
-
 pub(crate) use self::home::EpochHome;
 pub use self::pins::{Pin, Pins};
-use crate::sync::{AtomicU64, Ordering};
+use crate::sync::{AtomicU64, Mutex, Ordering};
 
 /// The first epoch of a cluster.
 pub(crate) const FIRST: u64 = 1;
