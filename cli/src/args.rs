@@ -151,8 +151,9 @@ pub(crate) struct BenchArgs {
     #[command(flatten)]
     pub(crate) verbs: VerbsArgs,
     /// Workload of the clients: load, ycsb-a to ycsb-f, update-only, write-only, write-intensive, read-intensive,
-    /// range-only, range-write (Sherman's table 3: two thirds of the puts hit existing keys), lock (10,240 locks, no
-    /// index) or raw (READs of what a get of the index reads, no index)
+    /// range-only, range-write (Sherman's table 3: two thirds of the puts hit existing keys), churn (half inserts, half
+    /// removes, of twice as many keys as are loaded), lock (10,240 locks, no index) or raw (READs of what a get of the
+    /// index reads, no index)
     #[arg(long, value_name = "NAME", default_value = "ycsb-a")]
     pub(crate) workload: String,
     /// Replay a trace instead, as fast as the clients can: a CSV file without a header (- is standard input), of the
@@ -174,8 +175,8 @@ pub(crate) struct BenchArgs {
     /// Run that long before the figures begin [default: 1s, simulated 10ms; `load` and traces have no warm-up]
     #[arg(long, value_name = "TIME", value_parser = parse_time)]
     pub(crate) warmup: Option<u64>,
-    /// Distribution of accesses over the keys: uniform, zipf:THETA or latest [default: zipf:0.99; ycsb-d: latest; raw:
-    /// uniform]
+    /// Distribution of accesses over the keys: uniform, zipf:THETA or latest [default: zipf:0.99; ycsb-d: latest; churn
+    /// and raw: uniform]
     #[arg(long, value_name = "DIST")]
     pub(crate) dist: Option<String>,
     /// The keys: int (8 bytes, spread over the key space), dense (8 bytes, counted up: popular keys are neighbours, new

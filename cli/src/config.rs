@@ -272,7 +272,7 @@ fn distribution(args: &BenchArgs, workload: Workload) -> Result<Distribution, Cl
     let Some(text) = &args.dist else {
         return Ok(match workload {
             Workload::YcsbD => Distribution::Latest,
-            Workload::Raw => Distribution::Uniform,
+            Workload::Raw | Workload::Churn => Distribution::Uniform,
             _ => Distribution::Zipf(LATEST_THETA),
         });
     };
@@ -280,6 +280,11 @@ fn distribution(args: &BenchArgs, workload: Workload) -> Result<Distribution, Cl
     if given == Distribution::Latest && !workload.uses_index() {
         let message = format!("--dist latest is for keys, and the workload {} has none", workload.name());
         return Err(CliError::Usage(message));
+    }
+    if given == Distribution::Latest && workload == Workload::Churn {
+        return Err(CliError::usage(
+            "--dist latest is for workloads whose keys stay, and those of churn do not",
+        ));
     }
     Ok(given)
 }

@@ -75,6 +75,11 @@ fn raw_reads_what_a_get_reads() {
 #[test]
 fn defaults_follow_the_workload() {
     assert_eq!(config("--workload ycsb-d").unwrap().distribution, Distribution::Latest);
+    assert_eq!(config("--workload churn").unwrap().distribution, Distribution::Uniform);
+    assert!(
+        config("--workload churn --dist zipf:0.9").is_ok()
+            && config("--workload churn --dist latest").is_err()
+    );
     assert_eq!(config("--workload raw").unwrap().distribution, Distribution::Uniform);
     let load = config("--workload load --keys 1k").unwrap();
     assert_eq!((load.warmup_ns, load.end), (0, End { ops: None, after_ns: None }));

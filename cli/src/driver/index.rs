@@ -14,7 +14,7 @@ use farwood::index::OpKind;
 use futures::StreamExt;
 use futures::future::{FutureExt, LocalBoxFuture};
 use rand::rngs::SmallRng;
-use rand::{RngCore, SeedableRng};
+use rand::{Rng, RngCore, SeedableRng};
 
 use crate::driver::bench_shard::BenchShard;
 use crate::driver::counters::{Counters, OpClass};
@@ -214,6 +214,14 @@ impl<V: BenchShard, I: RangeIndex> Client for IndexClient<V, I> {
                 self.choose();
                 self.scan(timed).await
             }
+            Step::InsertAny => {
+                self.choose_any();
+                self.write(Write::Insert, self.plan.config.values, timed).await.map(drop)
+            }
+            Step::RemoveAny => {
+                self.choose_any();
+                self.remove(timed).await
+            }
         }
     }
 
@@ -236,6 +244,13 @@ impl<V: BenchShard, I: RangeIndex> IndexClient<V, I> {
             _ => rank,
         };
         self.plan.config.key_set.write(number, &mut self.key);
+    }
+
+    /// Draws the next key by the distribution, from the loaded ones or from as many others.
+    fn choose_any(&mut self) {
+        let rank = self.plan.ranks.sample(&mut self.rng);
+        let others = if self.rng.random() { self.plan.config.keys } else { 0 };
+        self.plan.config.key_set.write(rank + others, &mut self.key);
     }
 
     /// Reads the key, and checks its value. Yields whether there is one.

@@ -17,6 +17,10 @@ pub(crate) enum Step {
     Insert,
     /// Scan from a key by the distribution.
     Scan,
+    /// Insert of a key by the distribution, or of as many others, which may be there.
+    InsertAny,
+    /// Remove of a key by the distribution, or of as many others, which may be absent.
+    RemoveAny,
 }
 
 const STEPS_MAX: usize = 3;
@@ -95,6 +99,8 @@ mod tests {
             (Workload::ReadIntensive, Step::PutOld, 0.1 / 3.0),
             (Workload::RangeOnly, Step::Scan, 1.0),
             (Workload::RangeWrite, Step::Scan, 0.5),
+            (Workload::Churn, Step::InsertAny, 0.5),
+            (Workload::Churn, Step::RemoveAny, 0.5),
         ];
         for (workload, step, share_expected) in expected {
             let got = share(workload, step);

@@ -40,6 +40,8 @@ pub(crate) enum Workload {
     RangeOnly,
     /// Sherman table 3: half puts, half scans.
     RangeWrite,
+    /// Half inserts, half removes, of twice as many keys as are loaded: so many are there at all times.
+    Churn,
     /// Acquire and release of locks, without an index.
     Lock,
     /// READs of one leaf's size at random places, without an index.
@@ -49,7 +51,7 @@ pub(crate) enum Workload {
 }
 
 /// Every workload that has a name, with this name on the command line.
-pub(crate) const WORKLOADS: [(&str, Workload); 15] = [
+pub(crate) const WORKLOADS: [(&str, Workload); 16] = [
     ("load", Workload::Load),
     ("ycsb-a", Workload::YcsbA),
     ("ycsb-b", Workload::YcsbB),
@@ -63,6 +65,7 @@ pub(crate) const WORKLOADS: [(&str, Workload); 15] = [
     ("read-intensive", Workload::ReadIntensive),
     ("range-only", Workload::RangeOnly),
     ("range-write", Workload::RangeWrite),
+    ("churn", Workload::Churn),
     ("lock", Workload::Lock),
     ("raw", Workload::Raw),
 ];
@@ -98,7 +101,8 @@ impl Workload {
 
     /// Tells whether it adds keys beyond the loaded ones.
     pub(crate) fn adds_keys(self) -> bool {
-        self.uses_index() && self.mix().has(|step| matches!(step, Step::Insert | Step::PutNew))
+        self.uses_index()
+            && self.mix().has(|step| matches!(step, Step::Insert | Step::PutNew | Step::InsertAny))
     }
 
     /// Returns the operations that its clients choose from, and their shares. Empty where there is no choice.
@@ -123,6 +127,7 @@ impl Workload {
             Workload::ReadIntensive => with_puts(0.05, (0.95, Step::Get)),
             Workload::RangeOnly => OpMix::new(&[(1.0, Step::Scan)]),
             Workload::RangeWrite => with_puts(0.5, (0.5, Step::Scan)),
+            Workload::Churn => OpMix::new(&[(0.5, Step::InsertAny), (0.5, Step::RemoveAny)]),
             Workload::Lock | Workload::Raw | Workload::Trace => OpMix::new(&[]),
         }
     }
@@ -145,8 +150,16 @@ mod tests {
     #[test]
     fn knows_who_adds_keys() {
         let adding: Vec<_> = WORKLOADS.iter().filter(|(_, w)| w.adds_keys()).map(|(name, _)| *name).collect();
-        let expected =
-            ["load", "ycsb-d", "ycsb-e", "write-only", "write-intensive", "read-intensive", "range-write"];
+        let expected = [
+            "load",
+            "ycsb-d",
+            "ycsb-e",
+            "write-only",
+            "write-intensive",
+            "read-intensive",
+            "range-write",
+            "churn",
+        ];
         assert_eq!(adding, expected);
     }
 }
