@@ -21,7 +21,7 @@ mod signals;
 mod sim_run;
 
 /// The workloads of `farwood bench`.
-const WORKLOADS: [&str; 15] = [
+const WORKLOADS: [&str; 16] = [
     "load",
     "ycsb-a",
     "ycsb-b",
@@ -35,6 +35,7 @@ const WORKLOADS: [&str; 15] = [
     "read-intensive",
     "range-only",
     "range-write",
+    "churn",
     "lock",
     "raw",
 ];
