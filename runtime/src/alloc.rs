@@ -78,6 +78,8 @@ pub struct Books {
     pub unsettled_bytes: u64,
     /// Bytes of nodes that were retired and became free, so far.
     pub reclaimed_bytes: u64,
+    /// Bytes of nodes that were allocated where others were before, so far.
+    pub reused_bytes: u64,
     /// True while a request for a chunk is not answered: the server may have handed one out.
     pub asks: bool,
 }
@@ -110,6 +112,7 @@ struct State {
     retired_bytes: u64,
     unsettled_bytes: u64,
     reclaimed_bytes: u64,
+    reused_bytes: u64,
 }
 
 impl NodeAllocator {
@@ -377,8 +380,29 @@ impl NodeAllocator {
             retired_bytes: state.retired_bytes,
             unsettled_bytes: state.unsettled_bytes,
             reclaimed_bytes: state.reclaimed_bytes,
+            reused_bytes: state.reused_bytes,
             asks: self.request.borrow().is_some(),
         }
+    }
+
+    /// Lists the memory that is free here, or will be as soon as no operation has its address: no node lies in it.
+    ///
+    /// ```
+    /// # use farwood_runtime::*;
+    /// # on_one_shard(async |shard| {
+    /// # let (control, pins) = (shard.control().clone(), shard.pins().clone());
+    /// # let nodes = NodeAllocator::new(control, IndexId(1), 0, pins);
+    /// let node = nodes.allocate(1024).await?;
+    /// assert_eq!(nodes.free_extents(), [(node.add(1024), 63 << 10)], "the rest of a chunk");
+    /// # Ok(()) }).unwrap();
+    /// ```
+    pub fn free_extents(&self) -> Vec<(RemotePtr, u64)> {
+        let state = self.state.borrow();
+        let pieces = state.pieces.iter().map(|piece| (piece.start, piece.bytes));
+        let returned =
+            state.returned.iter().flat_map(|((bytes, _), nodes)| nodes.iter().map(|node| (*node, *bytes)));
+        let waiting = state.waiting.iter().map(|(_, node, bytes)| (*node, *bytes));
+        pieces.chain(returned).chain(waiting).collect()
     }
 
     /// Returns the place of the server whose turn it is, and passes the turn on.
@@ -498,6 +522,7 @@ impl State {
         if let Some(node) = self.take_returned(server, bytes..=bytes).map(|(node, _)| node) {
             tracing::debug!(name: "alloc.reused", %node, bytes, "memory is used again");
             self.used_bytes += bytes as i64;
+            self.reused_bytes += bytes;
             return Some(Allocated { at: node, zeroed: false });
         }
         let is_there = |at: RemotePtr| server.is_none_or(|server| at.server() == server);
@@ -537,6 +562,7 @@ impl State {
         let (at, size) = self.take_returned(server, bytes + 1..=u64::MAX)?;
         self.give_back(at.add(bytes), size - bytes);
         self.used_bytes += bytes as i64;
+        self.reused_bytes += bytes;
         Some(Allocated { at, zeroed: false })
     }
 

@@ -49,8 +49,8 @@ pub use alloc::NodeAllocator;
 pub use buffer::{Buf, BufferPool};
 pub use chain::Chain;
 pub use control::{
-    CatalogEntry, ConnectConfig, ConnectError, Control, ControlError, IndexId, LockRegion, RemoteControl,
-    ServerAddress, ServerInfo,
+    CatalogEntry, ConnectConfig, ConnectError, Control, ControlError, Holdings, IndexId, LockRegion,
+    RemoteControl, ServerAddress, ServerInfo,
 };
 pub use executor::run_executor;
 pub use fabric::embedded::{Cluster, EmbeddedConfig};

@@ -59,7 +59,7 @@ fn census(random: &mut SmallRng) -> Census {
 
 fn request(random: &mut SmallRng) -> Request {
     let index = if random.random_bool(0.9) { random.random_range(0..60) } else { random.random() };
-    match random.random_range(0..20) {
+    match random.random_range(0..22) {
         0 => Request::Hello,
         1 => join_of(&[random.random(); 2], random.random(), random.random(), &name(random)),
         2 => Request::Admit,
@@ -102,6 +102,14 @@ fn request(random: &mut SmallRng) -> Request {
         16 => Request::Dead { after: random.random_range(0..10) },
         17 => Request::Resume { connection: random.random_range(0..60), pass: random.random() },
         18 => Request::Epoch { oldest: random.random(), fenced: random.random(), waits: random.random() },
+        19 => Request::Holdings { index, from: random.random::<u64>() >> random.random_range(0..64) },
+        20 => {
+            let extent = |random: &mut SmallRng| {
+                ((18 + random.random_range(0..16 * CHUNKS)) * 4096, random.random_range(0..17) * 4096)
+            };
+            let extents = (0..random.random_range(0..3)).map(|_| extent(random)).collect();
+            Request::TakeBack { index, joins: random.random_range(0..60), extents }
+        }
         _ => [Request::Ping, Request::Goodbye, Request::Census]
             .choose(random)
             .cloned()

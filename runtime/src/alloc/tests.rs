@@ -6,7 +6,7 @@ use std::task::Poll;
 use futures::future::poll_fn;
 
 use super::*;
-use crate::control::{CatalogEntry, ServerUsage};
+use crate::control::{CatalogEntry, Holdings, ServerUsage};
 use crate::epoch::{NodeEpochs, Pins};
 use crate::fabric::Fabric as _;
 use crate::fabric::embedded::{Cluster, EmbeddedConfig};
@@ -79,6 +79,20 @@ impl Control for Slow {
             Poll::Pending
         })
         .boxed_local()
+    }
+
+    fn holdings(&self, index: IndexId) -> LocalBoxFuture<'static, Result<Vec<Holdings>, ControlError>> {
+        self.cluster.holdings(index)
+    }
+
+    fn take_back(
+        &self,
+        index: IndexId,
+        server: ServerId,
+        joins: u64,
+        extents: Vec<Chunk>,
+    ) -> LocalBoxFuture<'static, Result<u64, ControlError>> {
+        self.cluster.take_back(index, server, joins, extents)
     }
 
     fn want_epoch(&self) {

@@ -134,6 +134,25 @@ pub enum ControlError {
          give back what was taken, once, at multiples of 64 bytes and no less than 4096", index.0
     )]
     NotTaken { index: IndexId, offset: u64, bytes: u64 },
+    /// Memory that no node of an index lies in was to be given back, while other clients are connected: compute nodes
+    /// among them may have it in their lists.
+    #[error(
+        "{others} other client(s) are connected to memory server {}, and may hold memory that no node lies in: stop \
+         them first", server.0
+    )]
+    OthersConnected { server: ServerId, others: u32 },
+    /// As above, but another client has joined since the memory was looked for.
+    #[error(
+        "another client has joined memory server {} meanwhile, and may have changed what memory is in use: try again \
+         when no other client is connected", server.0
+    )]
+    OthersCame { server: ServerId },
+    /// Memory was to be given back that is none of the index's.
+    #[error(
+        "bytes {offset} to {offset} + {bytes} are not handed out for index {}, in one chunk, at multiples of 64 bytes \
+         and no less than 4096", index.0
+    )]
+    NotHeld { index: IndexId, offset: u64, bytes: u64 },
     /// A client of shared memory is stopped in the middle of a line that the server has to zero.
     #[error(
         "process {process} is stopped in the middle of a line of memory: let it go on (kill -CONT {process}), \

@@ -128,6 +128,23 @@ pub struct ServerUsage {
     /// Bytes of those handed out that belong to indexes which silent connections have open: they cannot be had back
     /// before these have proved dead.
     pub silent_bytes: u64,
+    /// The cluster's epoch ([`crate::epoch`]), of the server that counts it: the first one.
+    pub epoch: u64,
+    /// True if memory that is out of an index waits for the next epoch, as far as that server knows.
+    pub waits: bool,
+}
+
+/// Memory of one index on one server, and what the server knows of those who may use it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Holdings {
+    /// Pieces of the index's chunks, without what was given back of them, ascending. None lies in two chunks.
+    pub used: Vec<Chunk>,
+    /// Pieces that were given back of the index's chunks: zero, and no node lies there.
+    pub rests: Vec<Chunk>,
+    /// Number of clients beside the asking one that may use the server's memory: they are connected, or silent.
+    pub others: u32,
+    /// Number of times that a client has joined the server, so far. Where it is what it was, none has come and gone.
+    pub joins: u64,
 }
 
 /// The control services of a cluster's memory servers.
@@ -174,6 +191,46 @@ pub trait Control: Send + Sync {
     /// # Ok(()) }).unwrap();
     /// ```
     fn return_extent(&self, index: IndexId, rest: Chunk);
+
+    /// Lists the memory of `index` on each server, in the order of their ids.
+    ///
+    /// ```
+    /// # use farwood_runtime::{ServerId, Verbs, on_one_shard};
+    /// # on_one_shard(async |shard| {
+    /// # let control = shard.control();
+    /// let id = control.create("mine", "my kind", b"").await?.id;
+    /// let chunk = control.chunk(ServerId(0), id).await?;
+    /// let held = &control.holdings(id).await?[0];
+    /// assert_eq!((&held.used[..], &held.rests[..]), (&[chunk][..], &[][..]));
+    /// assert_eq!(held.others, 0, "this compute node alone");
+    /// # Ok(()) }).unwrap();
+    /// ```
+    fn holdings(&self, index: IndexId) -> LocalBoxFuture<'static, Result<Vec<Holdings>, ControlError>>;
+
+    /// Gives memory of `index` back to `server` that no node of the index lies in and no client has in a list: what
+    /// the dead have left. The server zeroes it, and hands it out again. It refuses if any other client is connected,
+    /// or has joined since [`Control::holdings`] said `joins`. Each extent lies in one chunk, and has at least 4096
+    /// bytes. Yields the bytes that were taken back. The caller ensures that no client of its own process
+    /// uses the memory.
+    ///
+    /// ```
+    /// # use farwood_runtime::{ServerId, Verbs, on_one_shard};
+    /// # on_one_shard(async |shard| {
+    /// # let control = shard.control();
+    /// let id = control.create("mine", "my kind", b"").await?.id;
+    /// let chunk = control.chunk(ServerId(0), id).await?;
+    /// let joins = control.holdings(id).await?[0].joins;
+    /// assert_eq!(control.take_back(id, ServerId(0), joins, vec![chunk]).await?, chunk.bytes);
+    /// assert_eq!(control.holdings(id).await?[0].rests, [chunk]);
+    /// # Ok(()) }).unwrap();
+    /// ```
+    fn take_back(
+        &self,
+        index: IndexId,
+        server: ServerId,
+        joins: u64,
+        extents: Vec<Chunk>,
+    ) -> LocalBoxFuture<'static, Result<u64, ControlError>>;
 
     /// Says that retired memory waits for the cluster's next epoch ([`crate::epoch`]), as often as some is retired.
     /// Waits for nothing: nodes hear of the epoch when it has come.

@@ -33,6 +33,10 @@ pub enum Request {
     Chunk { index: u32, seal: Seal, temporary: bool },
     /// * The rest of a chunk that this connection took for that index, and that was never written to.
     GiveBack { index: u32, offset: u64, bytes: u64 },
+    /// * The pieces of the index's chunks from `from` on, and what is known of other connections.
+    Holdings { index: u32, from: u64 },
+    /// * Zeroes pieces of the index's chunks that no node lies in, unless another has joined since `joins` was said.
+    TakeBack { index: u32, joins: u64, extents: Vec<(u64, u64)> },
     /// A new index. `fenced` of the dead nodes, in the order of their deaths, have been fenced on all servers: the
     /// number of a `Census` whose `Fence` all servers have done. A temporary one goes with this connection, and only
     /// this connection can use it.
@@ -90,13 +94,17 @@ pub enum Reply {
     Admitted { node: u16, epoch: u64 },
     /// Reply to `Chunk`: its first byte and its length.
     Chunk { offset: u64, bytes: u64 },
+    /// Reply to `Holdings`: pieces of the index's chunks, ascending, each within one chunk: where they begin, their
+    /// lengths, and whether they were given back. `others` are the connections beside the asking one that may use
+    /// memory of the server, and `joins` is how often a connection has joined or was resumed.
+    Holdings { pieces: Vec<(u64, u64, bool)>, more: bool, others: u32, joins: u64 },
     /// Reply to `Create` and `Open`.
     Entry(Entry),
     /// Reply to `List`.
     Page { entries: Vec<Entry>, more: bool },
     /// Reply to `BeginDrop`.
     Dropping { index: u32, key: SealKey },
-    /// Reply to `Free`.
+    /// Reply to `Free` and `TakeBack`.
     Freed { bytes: u64 },
     /// Reply to `Usage`: with the number of joined connections.
     Usage { usage: ServerUsage, connections: u32 },

@@ -15,7 +15,9 @@ use crate::control::node_ids::NodeIds;
 use crate::control::queue_pair::PeerId;
 use crate::control::seal::{Seal, SealKey};
 use crate::control::wire::Entry;
-use crate::control::{CatalogEntry, Chunk, Control, ControlError, IndexId, ServerInfo, ServerUsage};
+use crate::control::{
+    CatalogEntry, Chunk, Control, ControlError, Holdings, IndexId, ServerInfo, ServerUsage,
+};
 use crate::epoch::{EpochHome, NodeEpochs};
 use crate::mapped::line::LineMode;
 use crate::mapped::region::Region;
@@ -93,6 +95,8 @@ pub struct Cluster {
 struct Epochs {
     home: EpochHome<u16>,
     nodes: BTreeMap<u16, Arc<NodeEpochs>>,
+    /// Number of times that a node has joined.
+    joins: u64,
 }
 
 /// Wishes for the next epoch of which one is looked after: that takes as long as some operations.
@@ -181,7 +185,7 @@ impl Cluster {
     pub(crate) fn move_epoch(&self, mut heard: impl FnMut() -> bool) {
         // Another shard is about it.
         let Ok(mut epochs) = self.epochs.try_lock() else { return };
-        let Epochs { home, nodes } = &mut *epochs;
+        let Epochs { home, nodes, .. } = &mut *epochs;
         for (id, node) in &*nodes {
             if heard() {
                 home.acknowledge(*id, node.acknowledged());
@@ -235,6 +239,46 @@ impl Cluster {
         self.server(rest.start.server())?.return_extent(index, THIS_PROCESS, extent)
     }
 
+    /// Counts the compute nodes beside the one that asks, and how often one has joined.
+    fn others(&self) -> (u32, u64) {
+        let epochs = self.epochs();
+        (epochs.nodes.len().saturating_sub(1) as u32, epochs.joins)
+    }
+
+    fn holdings_now(&self, index: IndexId) -> Vec<Holdings> {
+        let (others, joins) = self.others();
+        let of_server = |(id, server): (u16, &MemoryServer)| {
+            let mut held = Holdings { others, joins, ..Holdings::default() };
+            for (Extent { offset, bytes }, is_rest) in server.pieces(index, 0, usize::MAX).0 {
+                let piece = Chunk { start: RemotePtr::new(ServerId(id), offset), bytes };
+                if is_rest { held.rests.push(piece) } else { held.used.push(piece) }
+            }
+            held
+        };
+        (0..).zip(self.servers.iter()).map(of_server).collect()
+    }
+
+    fn take_back_now(
+        &self,
+        index: IndexId,
+        server: ServerId,
+        joins: u64,
+        extents: &[Chunk],
+    ) -> Result<u64, ControlError> {
+        let memory = self.server(server)?;
+        let extent = |&Chunk { start, bytes }: &Chunk| Extent { offset: start.offset(), bytes };
+        // None joins meanwhile: it would have to wait for the epochs.
+        let epochs = self.epochs();
+        let others = epochs.nodes.len().saturating_sub(1) as u32;
+        if others > 0 {
+            return Err(ControlError::OthersConnected { server, others });
+        }
+        if epochs.joins != joins {
+            return Err(ControlError::OthersCame { server });
+        }
+        memory.clean(memory.take_back(index, extents.iter().map(extent).collect())?)
+    }
+
     fn server(&self, server: ServerId) -> Result<&MemoryServer, ControlError> {
         self.servers.get(server.0 as usize).ok_or(ControlError::NoSuchServer { server })
     }
@@ -262,6 +306,7 @@ impl Fabric for Cluster {
     fn join_epochs(&self, node: u16, epochs: &Arc<NodeEpochs>) {
         let mut all = self.epochs();
         epochs.join(all.home.join(node));
+        all.joins += 1;
         all.nodes.insert(node, Arc::clone(epochs));
     }
 
@@ -300,6 +345,20 @@ impl Control for Cluster {
         }
     }
 
+    fn holdings(&self, index: IndexId) -> LocalBoxFuture<'static, Result<Vec<Holdings>, ControlError>> {
+        ready(Ok(self.holdings_now(index))).boxed_local()
+    }
+
+    fn take_back(
+        &self,
+        index: IndexId,
+        server: ServerId,
+        joins: u64,
+        extents: Vec<Chunk>,
+    ) -> LocalBoxFuture<'static, Result<u64, ControlError>> {
+        ready(self.take_back_now(index, server, joins, &extents)).boxed_local()
+    }
+
     fn want_epoch(&self) {
         if self.epochs_wanted.fetch_add(1, Ordering::Relaxed).is_multiple_of(WISHES) {
             self.move_epoch(|| true);
@@ -330,7 +389,9 @@ impl Control for Cluster {
     }
 
     fn usage(&self) -> LocalBoxFuture<'static, Result<Vec<ServerUsage>, ControlError>> {
-        ready(Ok(self.servers.iter().map(MemoryServer::usage).collect())).boxed_local()
+        let mut usage: Vec<ServerUsage> = self.servers.iter().map(MemoryServer::usage).collect();
+        usage[0].epoch = self.epochs().home.epoch();
+        ready(Ok(usage)).boxed_local()
     }
 
     fn dead(&self) -> LocalBoxFuture<'static, Result<Arc<[u16]>, ControlError>> {
@@ -397,6 +458,34 @@ mod tests {
         assert_eq!(again, chunk);
         assert_eq!(cluster.mapped()[0].region().cas(chunk.start.offset(), 1, 1), Ok(0));
         assert_eq!(now(cluster.list()).unwrap(), [other]);
+    }
+
+    #[test]
+    fn what_is_taken_back_is_zero_when_it_is_handed_out() {
+        let cluster = small();
+        let id = now(cluster.create("a", "sherman", b"")).unwrap().id;
+        let chunk = now(cluster.chunk(ServerId(1), id)).unwrap();
+        let region = cluster.mapped()[1].region();
+        let words: Vec<u64> = (0..chunk.bytes / 8).map(|word| chunk.start.offset() + word * 8).collect();
+        words.iter().for_each(|word| region.write_word(*word, 7).unwrap());
+        let lost = Chunk { start: chunk.start.add(64), bytes: 8192 };
+        let epochs = || Arc::new(NodeEpochs::new(1));
+        cluster.join_epochs(1, &epochs());
+        let joins = now(cluster.holdings(id)).unwrap()[1].joins;
+        cluster.join_epochs(2, &epochs());
+        let take_back = || now(cluster.take_back(id, ServerId(1), joins, vec![lost]));
+        let others = ControlError::OthersConnected { server: ServerId(1), others: 1 };
+        assert_eq!(take_back(), Err(others));
+        cluster.release_node_id(2);
+        assert_eq!(take_back(), Err(ControlError::OthersCame { server: ServerId(1) }));
+        let joins = now(cluster.holdings(id)).unwrap()[1].joins;
+        assert_eq!(now(cluster.take_back(id, ServerId(1), joins, vec![lost])), Ok(8192));
+        assert_eq!(now(cluster.chunk(ServerId(1), id)).unwrap(), lost);
+        let lost = lost.start.offset()..lost.start.offset() + lost.bytes;
+        for word in words {
+            let expected = if lost.contains(&word) { 0 } else { 7 };
+            assert_eq!(region.cas(word, 1, 1), Ok(expected), "at {word}");
+        }
     }
 
     /// Chunks, locks and roots of a server share nothing with its device area, whose words are zero at first.

@@ -35,6 +35,9 @@ pub(super) struct Chunks {
     taken: BTreeMap<u64, Taken>,
     /// Pieces that were given back of an index's chunks, by their size. It overlaps nothing of `taken`.
     rests: BTreeMap<Owner, BTreeSet<(u64, u64)>>,
+    /// Chunks of which pieces are being zeroed that will be rests, and whether their index was dropped meanwhile: then
+    /// they are free when that has ended, since the zeroing would wipe what another index has written.
+    cleaning: BTreeMap<u64, bool>,
     /// Indexes whose chunks go when that connection has ended.
     temporary: BTreeMap<Owner, PeerId>,
     freed: VecDeque<Owner>,
@@ -72,6 +75,14 @@ pub(crate) struct Reserved {
     pub(super) reused: bool,
 }
 
+/// Pieces of an index's chunks that are neither in use nor handed out again before they are zero.
+#[must_use = "their chunks are free again only when the zeroing has ended"]
+#[derive(Debug)]
+pub(crate) struct Cleaning {
+    owner: Owner,
+    pub(super) pieces: Vec<Extent>,
+}
+
 impl Chunks {
     pub(super) fn new(start: u64, end: u64, chunk_bytes: u64) -> Self {
         let count = (end - start) / chunk_bytes;
@@ -84,6 +95,7 @@ impl Chunks {
             owned: Vec::new(),
             taken: BTreeMap::new(),
             rests: BTreeMap::new(),
+            cleaning: BTreeMap::new(),
             temporary: BTreeMap::new(),
             freed: VecDeque::new(),
         }
@@ -114,17 +126,121 @@ impl Chunks {
         if taken.owner.index != index || taken.by != by || end > taken_end {
             return false;
         }
-        self.taken.remove(&start);
-        for (start, end) in [(start, offset), (end, taken_end)] {
-            let bytes = end - start;
-            // Of less than that nothing can be given back.
-            if bytes >= REST_BYTES_MIN {
-                self.taken.insert(start, Taken { bytes, ..taken });
-            }
-        }
+        self.forget_taken(offset, end);
         let new = self.rests.entry(taken.owner).or_default().insert((bytes, offset));
         assert!(new, "what is taken is no rest");
         true
+    }
+
+    /// Lets no part of these bytes be given back by those who took it.
+    fn forget_taken(&mut self, from: u64, to: u64) {
+        let before = self.taken.range(..to).rev();
+        let cut: Vec<(u64, Taken)> = before
+            .take_while(|(start, taken)| **start + taken.bytes > from)
+            .map(|(start, taken)| (*start, *taken))
+            .collect();
+        for (start, taken) in cut {
+            self.taken.remove(&start);
+            for (start, end) in [(start, from), (to, start + taken.bytes)] {
+                let bytes = end.saturating_sub(start);
+                // Of less than that nothing can be given back.
+                if bytes >= REST_BYTES_MIN {
+                    self.taken.insert(start, Taken { bytes, ..taken });
+                }
+            }
+        }
+    }
+
+    /// Lists pieces of the chunks of that index from `from` on, ascending, each with whether it was given back: `max`
+    /// at most, and tells whether there are more.
+    pub(super) fn pieces(&self, index: IndexId, from: u64, max: usize) -> (Vec<(Extent, bool)>, bool) {
+        let (chunks, rests) = (self.chunks_of(index), self.rests_of(index));
+        let mut pieces = Vec::new();
+        for offset in chunks.into_keys().map(|place| self.start + place * self.chunk_bytes) {
+            let (mut at, end) = (offset, offset + self.chunk_bytes);
+            if end <= from {
+                continue;
+            }
+            // What was two pieces for the page before may be one now.
+            let mut add = |offset: u64, end: u64, is_rest: bool| {
+                let offset = offset.max(from);
+                if offset < end {
+                    pieces.push((Extent { offset, bytes: end - offset }, is_rest));
+                }
+            };
+            for (&rest, &bytes) in rests.range(offset..end) {
+                add(at, rest, false);
+                add(rest, rest + bytes, true);
+                at = rest + bytes;
+            }
+            add(at, end, false);
+            if pieces.len() > max {
+                pieces.truncate(max);
+                return (pieces, true);
+            }
+        }
+        (pieces, false)
+    }
+
+    fn chunks_of(&self, index: IndexId) -> BTreeMap<u64, Owner> {
+        let theirs = self.owned.iter().filter(|(owner, _)| owner.index == index);
+        theirs.map(|(owner, place)| (*place, *owner)).collect()
+    }
+
+    fn rests_of(&self, index: IndexId) -> BTreeMap<u64, u64> {
+        let theirs = self.rests.iter().filter(|(owner, _)| owner.index == index);
+        theirs.flat_map(|(_, rests)| rests).map(|(bytes, offset)| (*offset, *bytes)).collect()
+    }
+
+    /// Takes back pieces of the chunks of that index, ascending, in which nothing is that is in use. They are rests
+    /// when they are zeroed ([`Chunks::cleaned`]).
+    ///
+    /// # Errors
+    /// The first that is no such piece; then nothing changes.
+    pub(super) fn take_back(&mut self, index: IndexId, pieces: Vec<Extent>) -> Result<Cleaning, Extent> {
+        let (chunks, rests) = (self.chunks_of(index), self.rests_of(index));
+        let (mut last, mut places, mut of) = (0, BTreeSet::new(), None);
+        for piece in &pieces {
+            let Extent { offset, bytes } = *piece;
+            let aligned = offset.is_multiple_of(REST_ALIGN) && bytes.is_multiple_of(REST_ALIGN);
+            let end = offset.checked_add(bytes).filter(|_| aligned && bytes >= REST_BYTES_MIN);
+            let (Some(end), Some(inside)) = (end, offset.checked_sub(self.start)) else { return Err(*piece) };
+            let place = inside / self.chunk_bytes;
+            let Some(owner) = chunks.get(&place) else { return Err(*piece) };
+            let before = rests.range(..end).next_back();
+            let is_rest = before.is_some_and(|(rest, bytes)| rest + bytes > offset);
+            let is_inside = (end - 1 - self.start) / self.chunk_bytes == place;
+            if !is_inside || is_rest || offset < last || self.cleaning.contains_key(&place) {
+                return Err(*piece);
+            }
+            if of.is_some_and(|of| of != *owner) {
+                return Err(*piece);
+            }
+            last = end;
+            places.insert(place);
+            of = Some(*owner);
+        }
+        let owner = of.ok_or(Extent { offset: 0, bytes: 0 })?;
+        pieces.iter().for_each(|piece| self.forget_taken(piece.offset, piece.offset + piece.bytes));
+        self.cleaning.extend(places.into_iter().map(|place| (place, false)));
+        Ok(Cleaning { owner, pieces })
+    }
+
+    /// Makes pieces rests that were taken back, if they are zero now; yields how many bytes that are.
+    pub(super) fn cleaned(&mut self, cleaning: Cleaning, is_zero: bool) -> u64 {
+        let Cleaning { owner, pieces } = cleaning;
+        let mut bytes = 0;
+        let place_of = |piece: &Extent| (piece.offset - self.start) / self.chunk_bytes;
+        let places: BTreeSet<u64> = pieces.iter().map(place_of).collect();
+        let gone: BTreeSet<u64> =
+            places.into_iter().filter(|place| self.cleaning.remove(place) == Some(true)).collect();
+        for piece in pieces.iter().filter(|piece| is_zero && !gone.contains(&place_of(piece))) {
+            let new = self.rests.entry(owner).or_default().insert((piece.bytes, piece.offset));
+            assert!(new, "what is being zeroed is no rest");
+            bytes += piece.bytes;
+        }
+        self.returned.extend(gone);
+        bytes
     }
 
     /// Notes that a connection has ended: what it took remains the index's, and is not given back.
@@ -164,11 +280,15 @@ impl Chunks {
 
     /// Takes all chunks of an index back, with what was given back of them; yields how many bytes that are.
     pub(super) fn free_all(&mut self, freed: Owner) -> u64 {
-        let before = self.returned.len();
-        let returned = &mut self.returned;
+        let mut count = 0;
+        let (returned, cleaning) = (&mut self.returned, &mut self.cleaning);
         self.owned.retain(|&(owner, place)| {
             if owner == freed {
-                returned.push(place);
+                count += 1;
+                match cleaning.get_mut(&place) {
+                    Some(is_gone) => *is_gone = true,
+                    None => returned.push(place),
+                }
             }
             owner != freed
         });
@@ -181,7 +301,7 @@ impl Chunks {
                 self.freed.pop_front();
             }
         }
-        (self.returned.len() - before) as u64 * self.chunk_bytes
+        count * self.chunk_bytes
     }
 
     /// Ties the chunks of that index to `peer`: they go when it has ended.

@@ -168,6 +168,64 @@ impl Model {
         fits
     }
 
+    /// Takes a piece back as a repair does. The index may be dropped before it is zero.
+    fn take_back(&mut self, chunks: &mut Chunks, index: IndexId, piece: Extent, drops: bool) -> bool {
+        let in_one = piece.offset.checked_sub(START).is_some_and(|inside| {
+            piece.bytes > 0 && inside / CHUNK == inside.saturating_add(piece.bytes - 1) / CHUNK
+        });
+        let is_held = |line: &Line| matches!(line, Line::Held(of, _) if *of == index);
+        let fits = piece.offset.is_multiple_of(LINE)
+            && piece.bytes.is_multiple_of(LINE)
+            && piece.bytes >= REST_BYTES_MIN
+            && in_one
+            && self.lines(piece).is_some_and(|lines| lines.iter().all(is_held));
+        let cleaning = match chunks.take_back(index, vec![piece]) {
+            Ok(cleaning) => cleaning,
+            Err(refused) => {
+                assert_eq!((refused, fits), (piece, false), "{piece:?} of {index:?}");
+                return false;
+            }
+        };
+        assert!(fits, "{piece:?} of {index:?}");
+        assert!(chunks.take_back(index, vec![piece]).is_err(), "it is being zeroed");
+        if drops {
+            self.free(chunks, index);
+            let used = chunks.usage().1;
+            assert_eq!(chunks.cleaned(cleaning, true), 0);
+            assert_eq!(chunks.usage().1, used - CHUNK, "it is free when nothing zeroes it any more");
+            return true;
+        }
+        assert_eq!(chunks.cleaned(cleaning, true), piece.bytes);
+        let number = self.next_number();
+        self.rests.insert(number, (index, piece.bytes));
+        self.lines(piece).unwrap().fill(Line::Rest(index, number));
+        true
+    }
+
+    /// Compares the list of pieces, page by page, with whose the lines are.
+    fn compare(&self, chunks: &Chunks, index: IndexId, page: usize) {
+        let (mut listed, mut from) = (vec![None; self.lines.len()], 0);
+        loop {
+            let (pieces, more) = chunks.pieces(index, from, page);
+            assert!(pieces.len() <= page && (!more || !pieces.is_empty()));
+            for (Extent { offset, bytes }, is_rest) in pieces {
+                assert!(offset >= from && bytes > 0);
+                from = offset + bytes;
+                let lines = ((offset - START) / LINE) as usize..((from - START) / LINE) as usize;
+                listed[lines].fill(Some(is_rest));
+            }
+            if !more {
+                break;
+            }
+        }
+        let expected = self.lines.iter().map(|line| match line {
+            Line::Held(of, _) if *of == index => Some(false),
+            Line::Rest(of, _) if *of == index => Some(true),
+            _ => None,
+        });
+        assert!(expected.eq(listed));
+    }
+
     fn free(&mut self, chunks: &mut Chunks, index: IndexId) {
         let of = |line: &Line| matches!(line, Line::Held(of, _) | Line::Rest(of, _) if *of == index);
         let bytes = self.lines.iter().filter(|line| of(line)).count() as u64 * LINE;
@@ -206,7 +264,7 @@ fn some_piece(random: &mut SmallRng, model: &Model) -> (IndexId, PeerId, Extent)
 /// No byte is ever two owners', and what is handed out, taken back and refused is what the model says.
 #[test]
 fn no_byte_has_two_owners() {
-    let (mut given_back, mut refused) = (0, 0);
+    let (mut given_back, mut refused, mut taken_back) = (0, 0, 0);
     for seed in 0..300 {
         let mut random = SmallRng::seed_from_u64(seed);
         let mut chunks = Chunks::new(START, START + CHUNKS * CHUNK + 4096, CHUNK);
@@ -217,7 +275,20 @@ fn no_byte_has_two_owners() {
             let peer = PeerId(random.random_range(0..4));
             match random.random_range(0..100) {
                 0..45 => model.take(&mut chunks, indexes[place], peer),
-                45..93 => {
+                45..60 => {
+                    let (index, _, piece) = some_piece(&mut random, &model);
+                    let drops = random.random_bool(0.05);
+                    if model.take_back(&mut chunks, index, piece, drops) {
+                        taken_back += 1;
+                        if drops {
+                            indexes.iter_mut().filter(|other| **other == index).for_each(|other| {
+                                *other = IndexId(model.dropped.len() as u32 + 2);
+                            });
+                        }
+                    }
+                    model.compare(&chunks, index, random.random_range(1..9));
+                }
+                60..93 => {
                     let (index, by, rest) = some_piece(&mut random, &model);
                     let taken_back = model.return_extent(&mut chunks, index, by, rest);
                     *(if taken_back { &mut given_back } else { &mut refused }) += 1;
@@ -241,5 +312,6 @@ fn no_byte_has_two_owners() {
             assert_eq!(chunks.usage(), (CHUNKS * CHUNK, taken.count() as u64 * CHUNK), "seed {seed}");
         }
     }
+    assert!(taken_back > 1000, "{taken_back} were taken back");
     assert!(given_back > 1000 && refused > 1000, "{given_back} were given back, {refused} refused");
 }

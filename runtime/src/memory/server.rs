@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::ClusterError;
 use super::catalog::{Catalog, NewIndex, ReservedRoot};
-use super::chunks::{Chunks, Extent, Owner, Reserved};
+use super::chunks::{Chunks, Cleaning, Extent, Owner, Reserved};
 use super::layout::{LOCKS_START, ServerParts};
 use crate::control::queue_pair::PeerId;
 use crate::control::seal::SealKey;
@@ -187,6 +187,25 @@ impl MemoryServer {
         if taken_back { Ok(()) } else { Err(ControlError::NotTaken { index, offset, bytes }) }
     }
 
+    /// Lists pieces of the chunks of that index from `from` on, and whether they were given back; `max` at most, and
+    /// whether there are more.
+    pub(crate) fn pieces(&self, index: IndexId, from: u64, max: usize) -> (Vec<(Extent, bool)>, bool) {
+        self.state().chunks.pieces(index, from, max)
+    }
+
+    /// Takes back pieces of the chunks of that index, in which nothing is that is in use. They have to be cleaned.
+    pub(crate) fn take_back(&self, index: IndexId, pieces: Vec<Extent>) -> Result<Cleaning, ControlError> {
+        let taken_back = self.state().chunks.take_back(index, pieces);
+        taken_back.map_err(|Extent { offset, bytes }| ControlError::NotHeld { index, offset, bytes })
+    }
+
+    /// Zeroes what was taken back, so that it is handed out again; yields the bytes. No lock is held meanwhile.
+    pub(crate) fn clean(&self, cleaning: Cleaning) -> Result<u64, ControlError> {
+        let zeroed = cleaning.pieces.iter().try_for_each(|piece| self.zero(piece.offset, piece.bytes));
+        let bytes = self.state().chunks.cleaned(cleaning, zeroed.is_ok());
+        zeroed.map(|()| bytes)
+    }
+
     /// Notes that the connection of that peer has ended, which gives nothing back any more.
     pub(crate) fn forget_peer(&self, peer: PeerId) {
         self.state().chunks.forget_peer(peer);
@@ -225,7 +244,7 @@ impl MemoryServer {
     pub(crate) fn usage(&self) -> ServerUsage {
         let state = self.state();
         let (capacity_bytes, chunk_bytes) = state.chunks.usage();
-        ServerUsage { capacity_bytes, chunk_bytes, indexes: state.catalog.len(), silent_bytes: 0 }
+        ServerUsage { capacity_bytes, chunk_bytes, indexes: state.catalog.len(), ..ServerUsage::default() }
     }
 
     fn state(&self) -> MutexGuard<'_, ServerState> {

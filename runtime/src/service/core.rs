@@ -131,6 +131,7 @@ impl ServiceCore {
         if state.silent.len() >= SILENT_MAX {
             return Err(ControlError::TooManyConnections { max: SILENT_MAX as u32 });
         }
+        state.joins += 1;
         let before = state.joined.insert(peer.0, joined);
         assert!(before.is_none(), "a session joins once");
         Ok(())
@@ -296,6 +297,51 @@ impl ServiceCore {
         self.served.memory.return_extent(index, peer, rest)
     }
 
+    /// Lists pieces of the index's chunks from `from` on, if they belong to the client's catalog, as many as fit
+    /// a frame, and says who else may use the server's memory.
+    pub(super) fn holdings(&self, peer: PeerId, index: IndexId, from: u64) -> Reply {
+        const PIECES_OF_A_PAGE: usize = PAGE_BYTES_MAX / 24;
+        let mut state = self.state();
+        let members = Members::clone(&state.peer(peer).members);
+        let (pieces, more) = match state.binding.has_home_of(&members) {
+            true => self.served.memory.pieces(index, from, PIECES_OF_A_PAGE),
+            false => (Vec::new(), false),
+        };
+        let pieces = pieces.into_iter().map(|(piece, is_rest)| (piece.offset, piece.bytes, is_rest));
+        let (others, joins) = (state.others(peer), state.joins);
+        Reply::Holdings { pieces: pieces.collect(), more, others, joins }
+    }
+
+    /// Takes pieces of the index's chunks back that the client has found no node in. No other client may have an
+    /// address there, or the memory in a list: none is connected, and none was since the client began to look, else
+    /// something that it has left may lead there. A client that joins from now on finds nothing that leads there, and
+    /// gets the memory zeroed.
+    pub(super) fn take_back(
+        &self,
+        peer: PeerId,
+        index: IndexId,
+        joins: u64,
+        extents: Vec<Extent>,
+    ) -> Result<u64, ControlError> {
+        let memory = &self.served.memory;
+        let cleaning = {
+            let mut state = self.state();
+            let server = self.agreed(&mut state, peer)?;
+            if server == ServerId(0) {
+                memory.usable(index, peer)?;
+            }
+            let others = state.others(peer);
+            if others > 0 {
+                return Err(ControlError::OthersConnected { server, others });
+            }
+            if state.joins != joins {
+                return Err(ControlError::OthersCame { server });
+            }
+            memory.take_back(index, extents)?
+        };
+        memory.clean(cleaning)
+    }
+
     pub(super) fn create(&self, peer: PeerId, wanted: Wanted<'_>) -> Result<Entry, ControlError> {
         let Wanted { name, kind, config, fenced, temporary } = wanted;
         // The only random number here; a server without random numbers seals nothing, and so creates nothing.
@@ -414,8 +460,12 @@ impl ServiceCore {
 
     /// Reports what the server holds.
     pub fn usage(&self) -> ServerUsage {
-        let kept = self.state().kept_for_silent();
-        ServerUsage { silent_bytes: self.served.memory.bytes_of(&kept), ..self.served.memory.usage() }
+        let (now, state) = (self.clock.now(), self.state());
+        let (kept, epoch, waits) =
+            (state.kept_for_silent(), state.epochs.epoch(), now < state.waits_until_ns);
+        drop(state);
+        let silent_bytes = self.served.memory.bytes_of(&kept);
+        ServerUsage { silent_bytes, epoch, waits, ..self.served.memory.usage() }
     }
 
     /// Lists the nodes that have joined, the silent ones too.

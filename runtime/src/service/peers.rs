@@ -23,6 +23,8 @@ use crate::pointer::ServerId;
 #[derive(Default)]
 pub(super) struct Peers {
     connected: u64,
+    /// Number of times that a connection has joined, or was resumed.
+    pub(super) joins: u64,
     /// Connections that have not ended, joined or not.
     open: BTreeSet<u64>,
     /// Joined connections by [`PeerId`].
@@ -92,6 +94,7 @@ impl Peers {
             _ => return Err(ControlError::NotResumed { connection }),
         };
         let peer = Peer { returning: false, ..peer };
+        self.joins += 1;
         self.open.remove(&by.0);
         self.open.insert(connection);
         Ok(self.joined.entry(connection).or_insert(peer))
@@ -120,6 +123,14 @@ impl Peers {
         let users: Vec<&Peer> = joined.chain(silent.clone()).map(|(_, user)| user).collect();
         let nodes = users.iter().flat_map(|user| &user.nodes).copied().collect();
         Users { connections: users.len() as u32, silent: silent.count() as u32, nodes }
+    }
+
+    /// Counts the connections except `but` that may use the server's memory: those that have joined and not said
+    /// goodbye, and silent ones.
+    pub(super) fn others(&self, but: PeerId) -> u32 {
+        let is_other = |(number, peer): &(&u64, &Peer)| **number != but.0 && !peer.fenced && !peer.leaving;
+        let joined = self.joined.iter().filter(is_other);
+        (joined.count() + self.silent.len()) as u32
     }
 
     /// Fences joined connections whose catalog is kept by the server that keeps that of `asking`, and which that server

@@ -250,6 +250,11 @@ impl Session {
             Request::GiveBack { index, offset, bytes } => {
                 core.return_extent(peer, IndexId(index), Extent { offset, bytes }).map(|()| Reply::Done)
             }
+            Request::Holdings { index, from } => Ok(core.holdings(peer, IndexId(index), from)),
+            Request::TakeBack { index, joins, extents } => {
+                let extents = extents.into_iter().map(|(offset, bytes)| Extent { offset, bytes }).collect();
+                core.take_back(peer, IndexId(index), joins, extents).map(|bytes| Reply::Freed { bytes })
+            }
             Request::Create { name, kind, config, fenced, temporary } => {
                 let wanted = Wanted { name: &name, kind: &kind, config: &config, fenced, temporary };
                 core.create(peer, wanted).map(Reply::Entry)

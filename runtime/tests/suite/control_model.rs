@@ -61,6 +61,9 @@ fn request() -> impl Strategy<Value = Request> {
         1 => Just(Request::Admit),
         1 => Just(Request::Agree),
         1 => proptest::option::of(name()).prop_map(|after| Request::List { after }),
+        1 => (index(), any::<u64>(), 0..64u32)
+            .prop_map(|(index, from, bits)| Request::Holdings { index, from: from >> bits }),
+        3 => take_back(),
         1 => Just(Request::Usage),
         1 => any::<Option<u64>>().prop_map(|after| Request::Nodes { after }),
         1 => Just(Request::Ping),
@@ -81,6 +84,14 @@ fn give_back() -> impl Strategy<Value = Request> {
     });
     let piece = prop_oneof![20 => inside, 1 => any::<(u64, u64)>()];
     (0..6u32, piece).prop_map(|(index, (offset, bytes))| Request::GiveBack { index, offset, bytes })
+}
+
+/// Generates a piece of one of the chunks, as a repair takes it back: refused, unless its client is alone.
+fn take_back() -> impl Strategy<Value = Request> {
+    (0..6u32, 0..20u64, 0..5u64, 0..16u64, 1..16u64).prop_map(|(index, joins, chunk, from, pages)| {
+        let extents = vec![(18 * 4096 + chunk * CHUNK_BYTES + from * 4096, pages * 4096)];
+        Request::TakeBack { index, joins, extents }
+    })
 }
 
 fn damage() -> impl Strategy<Value = Damage> {
@@ -161,6 +172,17 @@ impl Model {
                     self.rests.insert((*offset, *bytes, *index));
                 }
             }
+            (Request::Holdings { index, from: 0 }, Ok(Reply::Holdings { pieces, .. })) => {
+                let rests = pieces.iter().filter(|(.., is_rest)| *is_rest);
+                let of = self.rests.iter().filter(|(_, _, of)| of == index);
+                assert!(rests.map(|(at, bytes, _)| (at, bytes)).eq(of.map(|(at, bytes, _)| (at, bytes))));
+                let bytes: u64 = pieces.iter().map(|(_, bytes, _)| bytes).sum();
+                let chunks = self.chunks.values().filter(|owner| *owner == index).count() as u64;
+                assert_eq!(bytes, chunks * CHUNK_BYTES);
+            }
+            (Request::TakeBack { index, extents, .. }, Ok(Reply::Freed { .. })) => {
+                extents.iter().for_each(|&(offset, bytes)| self.take_back(*index, offset, bytes));
+            }
             (Request::Create { name, .. }, Ok(Reply::Entry(entry))) => {
                 assert_eq!(self.names.insert(name.clone(), entry.id), None);
                 self.open.insert((who, entry.id));
@@ -185,6 +207,16 @@ impl Model {
             (_, Err(ControlError::Protocol { .. })) => panic!("a whole request in turn breaks no protocol"),
             _ => {}
         }
+    }
+
+    /// Makes an extent a rest, which is no client's any more.
+    fn take_back(&mut self, index: u32, offset: u64, bytes: u64) {
+        let (end, taken) = (offset + bytes, std::mem::take(&mut self.taken));
+        let cut = taken
+            .into_iter()
+            .flat_map(|(by, from, to, of)| [(by, from, to.min(offset), of), (by, from.max(end), to, of)]);
+        self.taken.extend(cut.filter(|(_, from, to, _)| from < to));
+        self.rests.insert((offset, bytes, index));
     }
 
     /// Removes an extent from what `who` has taken; tells whether it was there.

@@ -291,6 +291,104 @@ fn what_was_not_taken_is_not_taken_back() {
     assert!(!ask(&mut late, a, second, CHUNK_BYTES) && !ask(&mut one, a, second, CHUNK_BYTES));
 }
 
+/// Asks for an index's memory: pieces, others, joins.
+fn holdings(client: &mut Client, index: u32) -> (Vec<(u64, u64, bool)>, u32, u64) {
+    match client.ask(Request::Holdings { index, from: 0 }) {
+        Ok(Reply::Holdings { pieces, more: false, others, joins }) => (pieces, others, joins),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Memory that a dead client had is taken back from one who is alone, and was since it began to look.
+#[test]
+fn memory_of_the_dead_is_taken_back_when_nobody_else_can_have_it() {
+    let core = core(4);
+    let (mut one, mut two) = (Client::alone(&core), Client::alone(&core));
+    let (a, b) = (create(&mut one, "a").unwrap().id, create(&mut two, "b").unwrap().id);
+    let (first, of_b) = (chunk(&mut one, a).0, chunk(&mut two, b).0);
+    let second = chunk(&mut two, a).0;
+    assert_eq!(one.ask(Request::GiveBack { index: a, offset: first + 8192, bytes: 4096 }), Ok(Reply::Done));
+    let all = vec![
+        (first, 8192, false),
+        (first + 8192, 4096, true),
+        (first + 12288, CHUNK_BYTES - 12288, false),
+        (second, CHUNK_BYTES, false),
+    ];
+    assert_eq!(holdings(&mut one, a), (all.clone(), 1, 2));
+    assert_eq!(holdings(&mut two, b).0, [(of_b, CHUNK_BYTES, false)]);
+    assert_eq!(holdings(&mut two, 99).0, []);
+    let take_back =
+        |joins, extents: &[(u64, u64)]| Request::TakeBack { index: a, joins, extents: extents.into() };
+    let lost = [(first, 8192), (second, 4096)];
+    let others = ControlError::OthersConnected { server: ServerId(0), others: 1 };
+    assert_eq!(two.ask(take_back(2, &lost)), Err(others));
+    // The other one dies; a third comes and goes.
+    drop(one);
+    let mut three = Client::alone(&core);
+    assert_eq!(three.ask(Request::Agree), Ok(Reply::Done));
+    drop(three);
+    let came = ControlError::OthersCame { server: ServerId(0) };
+    assert_eq!(two.ask(take_back(2, &lost)), Err(came));
+    let (pieces, others, joins) = holdings(&mut two, a);
+    assert_eq!((pieces, others, joins), (all.clone(), 0, 3));
+    for (what, wrong) in [
+        ("a rest", (first + 8192, 4096)),
+        ("up into a rest", (first + 4096, 8192)),
+        ("around a rest", (first, 16384)),
+        ("another index's", (of_b, 4096)),
+        ("over the end of a chunk", (second + 8192, CHUNK_BYTES)),
+        ("too little", (first, 4032)),
+        ("no line", (first + 32, 4096)),
+        ("before the chunks", (4096, 4096)),
+        ("behind the chunks", (first + 3 * CHUNK_BYTES, 4096)),
+        ("wrapping", (first, u64::MAX - 63)),
+    ] {
+        let (offset, bytes) = wrong;
+        let refused = ControlError::NotHeld { index: IndexId(a), offset, bytes };
+        let with_good_ones = [(first, 4096), wrong];
+        assert_eq!(two.ask(take_back(3, &[wrong])), Err(refused), "{what}");
+        assert!(two.ask(take_back(3, &with_good_ones)).is_err(), "{what}");
+    }
+    let twice = [(second, 4096), (second, 4096)];
+    assert!(
+        two.ask(take_back(3, &twice)).is_err()
+            && two.ask(take_back(3, &[(second, 4096), (first, 4096)])).is_err()
+    );
+    assert_eq!(holdings(&mut two, a).0, all, "nothing was changed");
+    assert_eq!(two.ask(take_back(3, &lost)), Ok(Reply::Freed { bytes: 8192 + 4096 }));
+    // It was its own chunk: what was taken back is not given back once more.
+    let again = ControlError::NotTaken { index: IndexId(a), offset: second, bytes: 4096 };
+    assert_eq!(two.ask(Request::GiveBack { index: a, offset: second, bytes: 4096 }), Err(again));
+    let rest = Request::GiveBack { index: a, offset: second + 4096, bytes: CHUNK_BYTES - 4096 };
+    assert_eq!(two.ask(rest), Ok(Reply::Done));
+    assert_eq!(chunk(&mut two, a), (second + 4096, CHUNK_BYTES - 4096));
+    assert_eq!(chunk(&mut two, a), (first, 8192));
+    let unknown = Request::TakeBack { index: 99, joins: 3, extents: vec![(first, 4096)] };
+    assert_eq!(two.ask(unknown), Err(ControlError::NoSuchIndex { index: IndexId(99) }));
+}
+
+/// A client that has said goodbye, or was fenced, has nothing any more; one that lists the servers otherwise takes
+/// nothing back, and sees nothing.
+#[test]
+fn those_who_are_over_are_no_others() {
+    let core = core(4);
+    let mut one = Client::of_home(&core, &[7, INSTANCE], 1, 5);
+    let mut gone = Client::of_home(&core, &[7, INSTANCE], 1, 4);
+    let offset = chunk(&mut gone, 1).0;
+    assert_eq!(holdings(&mut one, 1).1, 1);
+    let census = Census { newest: 9, open: vec![5] };
+    assert_eq!(one.ask(Request::Fence(census)), Ok(Reply::Done));
+    let (pieces, others, joins) = holdings(&mut one, 1);
+    assert_eq!((pieces, others), (vec![(offset, CHUNK_BYTES, false)], 0));
+    let mut other = Client::joined(&core, &[8, INSTANCE], 1);
+    assert_eq!(holdings(&mut other, 1).0, [], "another catalog's");
+    let take_back = |joins| Request::TakeBack { index: 1, joins, extents: vec![(offset, CHUNK_BYTES)] };
+    assert!(matches!(other.ask(take_back(joins + 1)), Err(ControlError::Restarted { .. })));
+    assert!(other.send_frame(Request::Goodbye).1.is_err());
+    assert_eq!(holdings(&mut one, 1).1, 0);
+    assert_eq!(one.ask(take_back(joins + 1)), Ok(Reply::Freed { bytes: CHUNK_BYTES }));
+}
+
 #[test]
 fn ids_of_nodes_are_reused_after_goodbye_only() {
     let core = core(4);

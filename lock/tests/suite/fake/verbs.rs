@@ -13,8 +13,8 @@ use farwood_runtime::control::{Chunk, ServerUsage};
 use farwood_runtime::epoch::Pins;
 use farwood_runtime::verbs::Handler;
 use farwood_runtime::{
-    Buf, Capabilities, CatalogEntry, Chain, Control, ControlError, IndexId, LockRegion, Message, Meter, Port,
-    RemotePtr, ServerId, ServerInfo, ShardId, Verbs, Waiter,
+    Buf, Capabilities, CatalogEntry, Chain, Control, ControlError, Holdings, IndexId, LockRegion, Message,
+    Meter, Port, RemotePtr, ServerId, ServerInfo, ShardId, Verbs, Waiter,
 };
 use futures::future::{FutureExt, LocalBoxFuture, ready};
 use rand::Rng;
@@ -225,6 +225,20 @@ impl Control for Memory {
         let number = self.chunks.fetch_add(1, Ordering::Relaxed);
         let start = RemotePtr::new(server, (REGION_BYTES + number * CHUNK_BYTES) as u64);
         ready(Ok(Chunk { start, bytes: CHUNK_BYTES as u64 })).boxed_local()
+    }
+
+    fn holdings(&self, _: IndexId) -> LocalBoxFuture<'static, Result<Vec<Holdings>, ControlError>> {
+        refused()
+    }
+
+    fn take_back(
+        &self,
+        _: IndexId,
+        _: ServerId,
+        _: u64,
+        _: Vec<Chunk>,
+    ) -> LocalBoxFuture<'static, Result<u64, ControlError>> {
+        refused()
     }
 
     /// Nothing is retired here.

@@ -9,6 +9,7 @@ mod dial;
 mod epochs;
 mod error;
 mod fencing;
+mod holdings;
 mod resume;
 
 use std::collections::BTreeMap;
@@ -32,8 +33,8 @@ use super::queue_pair::{Admission, Endpoint, Exchange, Exchanged};
 use super::seal::Seal;
 use super::wire::{ConnectedNode, Entry, MEMBERS_MAX, OfferKind, Reply, Request, Welcome, WordRange};
 use super::{
-    CatalogEntry, Chunk, Control, ControlError, IndexId, LockRegion, REST_ALIGN, ServerAddress, ServerInfo,
-    ServerUsage,
+    CatalogEntry, Chunk, Control, ControlError, Holdings, IndexId, LockRegion, REST_ALIGN, ServerAddress,
+    ServerInfo, ServerUsage,
 };
 use crate::clock::Clock;
 use crate::control::stream::Deadline;
@@ -630,6 +631,20 @@ impl Control for RemoteControl {
 
     fn want_epoch(&self) {
         self.epochs.want();
+    }
+
+    fn holdings(&self, index: IndexId) -> LocalBoxFuture<'static, Result<Vec<Holdings>, ControlError>> {
+        holdings::all(Arc::clone(&self.servers), index).boxed_local()
+    }
+
+    fn take_back(
+        &self,
+        index: IndexId,
+        server: ServerId,
+        joins: u64,
+        extents: Vec<Chunk>,
+    ) -> LocalBoxFuture<'static, Result<u64, ControlError>> {
+        holdings::take_back(Arc::clone(&self.servers), (index, server), joins, extents).boxed_local()
     }
 
     fn return_extent(&self, index: IndexId, rest: Chunk) {

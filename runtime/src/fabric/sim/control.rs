@@ -12,7 +12,9 @@ use slab::Slab;
 
 use super::rules::{Fault, Rule};
 use super::{SimConfig, mixed};
-use crate::control::{CatalogEntry, Chunk, Control, ControlError, IndexId, ServerInfo, ServerUsage};
+use crate::control::{
+    CatalogEntry, Chunk, Control, ControlError, Holdings, IndexId, ServerInfo, ServerUsage,
+};
 use crate::fabric::embedded::Cluster;
 use crate::pointer::ServerId;
 
@@ -249,6 +251,14 @@ impl Control for SimControl {
     /// Gives it back at once: no client hears when it is done, and nothing random is drawn, whichever ends first.
     fn return_extent(&self, index: IndexId, rest: Chunk) {
         self.cluster.return_extent(index, rest);
+    }
+
+    fn holdings(&self, index: IndexId) -> Answer<Vec<Holdings>> {
+        self.request(|| self.cluster.holdings(index))
+    }
+
+    fn take_back(&self, index: IndexId, server: ServerId, joins: u64, extents: Vec<Chunk>) -> Answer<u64> {
+        self.request(|| self.cluster.take_back(index, server, joins, extents))
     }
 
     /// Each node's message comes through or not, so that nodes are behind, and the epoch behind the nodes.
