@@ -14,7 +14,9 @@ use farwood_runtime::{RemotePtr, ServerInfo};
 use thiserror::Error;
 
 use crate::error::AccessError;
+use crate::extents::Extents;
 use crate::layout::{Bytes, LINE_BYTES, Rejection};
+use crate::memory::{MemoryFault, MemoryReport};
 use crate::range_index::TreeShape;
 
 /// Bytes of a key that a message shows.
@@ -74,6 +76,11 @@ pub struct CheckReport {
     pub leftovers: Kept<HeldLock>,
     /// Nodes under those locks that are torn. What is in them is not among the pairs that were found.
     pub torn: Kept<RemotePtr>,
+    /// Accounts of the memory that was handed out for the index; none if the memory servers have not said which that
+    /// is.
+    pub memory: Option<MemoryReport>,
+    /// Bytes of the nodes that were reached so far, if that is of interest.
+    pub(crate) reached: Option<Extents>,
 }
 
 impl CheckReport {
@@ -92,6 +99,27 @@ impl CheckReport {
             orphaned: Kept::new(kept_max),
             leftovers: Kept::new(kept_max),
             torn: Kept::new(kept_max),
+            memory: None,
+            reached: None,
+        }
+    }
+
+    /// Notes that the index reaches the node at `at`, or a block of `bytes` bytes there: whatever is in it, something
+    /// of the index leads there. Where another one has some of its bytes that is a violation. A walk notes each once,
+    /// and all of them: what it does not note, a repair may give back ([`crate::shell::Index::give_back`]).
+    ///
+    /// ```
+    /// # use farwood_index::CheckReport;
+    /// # use farwood_runtime::RemotePtr;
+    /// let mut report = CheckReport::new(100);
+    /// report.reach(RemotePtr::from_bits(4096), 1000);
+    /// assert!(report.is_intact());
+    /// ```
+    pub fn reach(&mut self, at: RemotePtr, bytes: u64) {
+        let lines = bytes.next_multiple_of(LINE_BYTES as u64);
+        if self.reached.as_mut().and_then(|reached| reached.add(at, lines)).is_some() {
+            let broken = Broken::Memory(MemoryFault::Shared);
+            self.violations.push(Violation { node: at, level: None, broken });
         }
     }
 
@@ -352,6 +380,9 @@ pub enum Broken {
     /// A lock whose holder is not known to be dead.
     #[error("the lock is taken by compute node {}, index {}, nonce {:#x}", .word.owner(), .word.tag(), .word.nonce())]
     LockHeld { word: LockWord },
+    /// Bytes where no node of the index can be, or not two.
+    #[error("{0}")]
+    Memory(MemoryFault),
     /// A rule that only one kind of index has.
     #[error("{what}")]
     Rule { what: String },

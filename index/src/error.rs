@@ -187,6 +187,47 @@ impl<E: Into<WriteError>> From<E> for LoadError {
     }
 }
 
+/// Reasons why memory that no node of an index lies in is not given back.
+///
+/// ```
+/// # use farwood_index::{CheckOptions, GiveBackError};
+/// # farwood_doctest::index!(|index| {
+/// index.put(b"anna", b"1").await?;
+/// let report = index.check(&CheckOptions::default()).await?;
+/// assert_eq!(index.give_back(&report).await, Err(GiveBackError::HandleUsed));
+/// # });
+/// ```
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[non_exhaustive]
+#[expect(missing_docs, reason = "the messages name the fields")]
+pub enum GiveBackError {
+    /// The index is damaged: it is not known which memory it reaches.
+    #[error(
+        "{violations} broken invariants and {torn} torn nodes: what memory the index reaches is not known"
+    )]
+    NotIntact { violations: u64, torn: u64 },
+    /// Dead compute nodes hold locks: what they had begun may lead to nodes that nothing else leads to.
+    #[error(
+        "{locks} lock(s) of compute nodes that are gone could not be taken over: what these had begun may lead there"
+    )]
+    LocksOfTheDead { locks: u64 },
+    /// Other clients may have the memory in their lists, or addresses there in their caches.
+    #[error("{others} other client(s) are connected, and may hold it: stop them first")]
+    OthersConnected { others: u32 },
+    /// Another client has come since the check began, and may have changed what is reached.
+    #[error("another client has been there meanwhile: try again when no other client is connected")]
+    OthersCame,
+    /// The handle was used for more than checks, and so may have the memory in its own lists.
+    #[error("the handle was used for more than checks: open the index anew")]
+    HandleUsed,
+    /// The memory servers have not said what they have handed out.
+    #[error("the memory servers have not said what they have handed out for the index")]
+    Unknown,
+    /// A memory server refused, or did not answer.
+    #[error(transparent)]
+    Control(#[from] ControlError),
+}
+
 /// Failures of creating an index, or of opening one.
 ///
 /// ```

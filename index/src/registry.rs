@@ -7,10 +7,10 @@ use std::ops::RangeInclusive;
 use farwood_lock::LockConfig;
 use farwood_runtime::alloc::Books;
 use farwood_runtime::node::NodeContext;
-use farwood_runtime::{CatalogEntry, Verbs};
+use farwood_runtime::{CatalogEntry, RemotePtr, Verbs};
 
 use crate::check::{CheckOptions, CheckReport, HeldLock};
-use crate::error::{AccessError, LoadError, OpenError, ReadError, WriteError};
+use crate::error::{AccessError, GiveBackError, LoadError, OpenError, ReadError, WriteError};
 use crate::key_range::KeyRange;
 use crate::layout::{Bytes, LayoutError};
 use crate::range_index::{RangeIndex, Scan, TreeShape};
@@ -536,6 +536,19 @@ macro_rules! registry {
                 }
             }
 
+            /// Lists the memory that this shard has, and that no node lies in ([`Index::free_extents`]).
+            ///
+            /// ```
+            /// # farwood_doctest::index!(|index| {
+            /// assert!(farwood_index::AnyIndex::from(index).free_extents().is_empty());
+            /// # });
+            /// ```
+            pub fn free_extents(&self) -> Vec<(RemotePtr, u64)> {
+                match self {
+                    $(AnyIndex::$kind(index) => index.free_extents(),)+
+                }
+            }
+
             /// Counts the bytes of that memory that are for intents ([`Index::intent_bytes`]).
             ///
             /// ```
@@ -583,6 +596,24 @@ macro_rules! registry {
             pub async fn take_over(&self, held: &HeldLock) -> Result<bool, AccessError> {
                 match self {
                     $(AnyIndex::$kind(index) => index.take_over(held).await,)+
+                }
+            }
+
+            /// Gives memory that no node lies in back to its servers, as a check has found it ([`Index::give_back`]).
+            ///
+            /// ```
+            /// # farwood_doctest::index!(|index| {
+            /// # let index = farwood_index::AnyIndex::from(index);
+            /// let report = index.check(&Default::default()).await?;
+            /// assert_eq!(index.give_back(&report).await?, 0, "the index is new");
+            /// # });
+            /// ```
+            ///
+            /// # Errors
+            /// Why nothing was given back, or not all.
+            pub async fn give_back(&self, report: &CheckReport) -> Result<u64, GiveBackError> {
+                match self {
+                    $(AnyIndex::$kind(index) => index.give_back(report).await,)+
                 }
             }
 
@@ -762,29 +793,4 @@ registry! { $
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn kinds_have_names() {
-        for &kind in IndexKind::ALL {
-            assert_eq!(IndexKind::named(kind.name()), Some(kind));
-            let spec = kind.spec(kind.usual_limits(), Nodes::Usual);
-            assert_eq!((spec.kind(), spec.check()), (kind, Ok(())));
-        }
-        assert_eq!(IndexKind::named("warp"), None);
-    }
-
-    #[test]
-    fn techniques_are_set_by_name() {
-        for &kind in IndexKind::ALL {
-            let mut spec = kind.spec(Limits { max_key: 8, max_value: 8 }, Nodes::Tiny).without_techniques();
-            assert!(spec.techniques().iter().all(|(_, on)| !on));
-            for (name, _) in kind.techniques() {
-                assert!(spec.set_technique(name, true));
-            }
-            assert!(spec.techniques().iter().all(|(_, on)| *on));
-            assert!(!spec.set_technique("warp", true));
-        }
-    }
-}
+mod tests;

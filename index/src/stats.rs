@@ -6,6 +6,7 @@ use farwood_lock::LockStats;
 use farwood_lock::shared::SharedStats;
 use farwood_lock::window::WindowStats;
 use farwood_runtime::Usage;
+use farwood_runtime::alloc::Books;
 
 /// Kinds of operations that are counted separately.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
@@ -145,6 +146,45 @@ farwood_runtime::counters!(KindStats {
     each: round_trip_histogram;
 });
 
+/// Memory on the memory servers that a shard has for an index: what it has now, and what was used again.
+///
+/// ```
+/// # farwood_doctest::index!(|index| {
+/// index.put(b"anna", b"1").await?;
+/// let memory = index.stats().memory;
+/// assert_eq!(memory.used_bytes + memory.free_bytes as i64, 64 << 10, "of one chunk");
+/// # });
+/// ```
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct MemoryStats {
+    /// Bytes of nodes that this shard has allocated, less those that came back to it, also from others: so one shard's
+    /// may be below zero; the sum over all shards is what is in use.
+    pub used_bytes: i64,
+    /// Bytes that it has and that no node lies in: what is left of chunks, and nodes that came back.
+    pub free_bytes: u64,
+    /// Bytes of nodes that are out of the index, and not free yet, or never will be.
+    pub retired_bytes: u64,
+    /// Bytes of nodes of which nothing tells which shard has taken them out.
+    pub unsettled_bytes: u64,
+    /// Bytes of retired nodes that became free.
+    pub reclaimed_bytes: u64,
+    /// Bytes of nodes that were allocated where others were before.
+    pub reused_bytes: u64,
+}
+
+impl From<Books> for MemoryStats {
+    fn from(books: Books) -> Self {
+        let Books { used_bytes, free_bytes, retired_bytes, unsettled_bytes, .. } = books;
+        let Books { reclaimed_bytes, reused_bytes, .. } = books;
+        MemoryStats { used_bytes, free_bytes, retired_bytes, unsettled_bytes, reclaimed_bytes, reused_bytes }
+    }
+}
+
+farwood_runtime::counters!(MemoryStats {
+    sum: reclaimed_bytes reused_bytes;
+    held: used_bytes free_bytes retired_bytes unsettled_bytes;
+});
+
 /// A snapshot of one shard's counters.
 ///
 /// ```
@@ -169,6 +209,8 @@ pub struct IndexStats {
     pub sharing: WindowStats,
     /// Cache: lookups and hits of this shard, the rest of the whole compute node's cache.
     pub cache: CacheStats,
+    /// Memory on the memory servers.
+    pub memory: MemoryStats,
     /// Bytes of local lock tables and of windows of this shard now.
     pub lock_table_bytes: u64,
 }
@@ -195,7 +237,7 @@ impl IndexStats {
 }
 
 farwood_runtime::counters!(IndexStats {
-    sum: locks shared_locks sharing cache;
+    sum: locks shared_locks sharing cache memory;
     each: kinds;
     held: lock_table_bytes;
 });
@@ -227,16 +269,20 @@ mod tests {
         };
         first.locks = every(3);
         (first.cache.evicted, first.sharing.reads_delegated) = (5, 2);
+        first.memory = MemoryStats { used_bytes: -64, reclaimed_bytes: 64, ..MemoryStats::default() };
         let earlier = first.clone();
         first.record(OpKind::Get, Usage { round_trips: 200, ..usage }, false, 0);
         first.locks = every(10);
         (first.cache.bytes, first.cache.evicted, first.sharing.reads_delegated) = (7, 7, 5);
+        first.memory = MemoryStats { used_bytes: 192, reclaimed_bytes: 320, ..first.memory };
         let mut sum = first.clone();
         sum += &earlier;
         assert_eq!((sum.kind(OpKind::Get).ops, sum.kind(OpKind::Get).found, sum.cache.bytes), (3, 2, 7));
         assert_eq!(sum.locks, every(13));
         assert_eq!((sum.cache.evicted, sum.sharing.reads_delegated), (7, 7), "of the whole node, not twice");
+        assert_eq!((sum.memory.used_bytes, sum.memory.reclaimed_bytes), (128, 384));
         first -= &earlier;
+        assert_eq!((first.memory.used_bytes, first.memory.reclaimed_bytes), (192, 256), "what is held stays");
         assert_eq!(first.locks, every(7));
         assert_eq!((first.cache.evicted, first.cache.bytes, first.sharing.reads_delegated), (2, 7, 3));
         let get = first.kind(OpKind::Get);

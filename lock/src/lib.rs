@@ -86,7 +86,7 @@ pub use config::LockConfig;
 pub use error::{LockError, OnceDead};
 pub use held::Held;
 pub use images::Images;
-pub use intents::IntentLog;
+pub use intents::{IntentLog, intent_pages};
 pub use mending::{Mend, Mending};
 pub use place::on_chip_possible;
 pub use stats::LockStats;

@@ -1,5 +1,6 @@
 //! A process that dies while it writes, beside three others: none of their operations fails, what it had acknowledged
-//! is there, and what it had not is there or not, whole. The index is intact afterwards.
+//! is there, and what it had not is there or not, whole. The index is intact
+//! afterwards, and what was lost with the dead can be given back and is used again.
 //!
 //! `FARWOOD_TEST_DEATHS` says how many processes die in either way for each kind of index.
 #![allow(dead_code, clippy::allow_attributes, reason = "on the simulated fabric no process dies")]
@@ -14,6 +15,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use farwood::index::GiveBackError;
+use farwood::runtime::control::Chunk;
 use farwood::runtime::service::ServiceTimes;
 use farwood::runtime::{Fabric, NodeContext, ServerParts};
 use farwood::{CheckOptions, ComputeNode, IndexKind, IndexSpec, NodeConfig, Nodes, RangeIndex, Shard, Verbs};
@@ -310,6 +313,80 @@ fn a_death<F: Deadly>(test: &str, kind: IndexKind, how: Death, number: u64) {
     let acknowledged: BTreeMap<u64, u64> = ended.collect();
     assert!(acknowledged.len() as u64 > KEYS, "all writers have written");
     check::<F>(&node::<F>(&names), kind, acknowledged);
+    let kept = give_back::<F>(&node::<F>(&names), kind);
+    assert_eq!(kept, Err(GiveBackError::OthersConnected { others: 1 }), "the maker is still connected");
+    drop(maker);
+    let lost = give_back::<F>(&node::<F>(&names), kind).unwrap();
+    assert!(lost >= 4096, "{kind}: {lost} bytes, though a writer has died with most of a chunk");
+    use_again::<F>(&node::<F>(&names), kind, lost);
+}
+
+/// Gives back what was lost with the dead. Yields the bytes, all that can be given back, or why none were.
+fn give_back<F: Deadly>(node: &Arc<ComputeNode<F::Cluster>>, kind: IndexKind) -> Result<u64, GiveBackError> {
+    let opening = Arc::clone(node);
+    let given_back = node.run(move |shard| {
+        let opening = Arc::clone(&opening);
+        async move {
+            let spec = spec(kind).with_options(|options| options.intent_log = false);
+            let index = spec.open(&*opening, "t").await.unwrap().attach(F::shard(shard));
+            let report = index.check(&CheckOptions::default()).await.unwrap();
+            let memory = report.memory.as_ref().expect("the servers say what they have handed out");
+            let freed = index.give_back(&report).await?;
+            assert_eq!(freed, memory.unreached_bytes - memory.too_small_bytes, "{kind}");
+            let after = index.check(&CheckOptions::default()).await.unwrap();
+            assert!(after.is_intact(), "{kind}: {:?}", after.violations);
+            let left = after.memory.expect("they say it again");
+            assert_eq!(
+                (left.unreached_bytes, left.chunk_bytes),
+                (memory.too_small_bytes, memory.chunk_bytes)
+            );
+            assert_eq!(left.rest_bytes, memory.rest_bytes + freed, "{kind}");
+            Ok(freed)
+        }
+    });
+    given_back.unwrap().remove(0)
+}
+
+/// Writes half as much as was given back: a server hands out no chunk while it has anything of that left, what was
+/// there is there, and the index is intact.
+fn use_again<F: Deadly>(node: &Arc<ComputeNode<F::Cluster>>, kind: IndexKind, lost: u64) {
+    let opening = Arc::clone(node);
+    let used = node.run(move |shard| {
+        let opening = Arc::clone(&opening);
+        async move {
+            let id = opening.control().open("t").await.unwrap().id;
+            let sum = |pieces: &[Chunk]| pieces.iter().map(|piece| piece.bytes).sum::<u64>();
+            // Bytes of chunks and of rests, of each server.
+            let handed_out = || async {
+                let held = opening.control().holdings(id).await.unwrap();
+                held.iter()
+                    .map(|held| (sum(&held.used) + sum(&held.rests), sum(&held.rests)))
+                    .collect::<Vec<_>>()
+            };
+            let spec = spec(kind).with_options(|options| options.intent_log = false);
+            let index = spec.open(&*opening, "t").await.unwrap().attach(F::shard(shard));
+            let before: Vec<_> = index.scan(.., None).try_collect().await.unwrap();
+            let (held, value) = (handed_out().await, value_after(1).expect("it is no removal"));
+            let mut new = 0;
+            while index.books().used_bytes < lost as i64 / 2 {
+                // Behind all keys of the writers.
+                index.put(&(1_000_000 + new as u64).to_be_bytes(), &value).await.unwrap();
+                new += 1;
+            }
+            for ((chunks_before, rests_before), (chunks, rests)) in held.into_iter().zip(handed_out().await) {
+                assert!(chunks == chunks_before || rests == 0, "{kind}: what was given back is used first");
+                assert!(rests < rests_before || rests_before == 0, "{kind}: it is used");
+            }
+            let after: Vec<_> = index.scan(.., None).try_collect().await.unwrap();
+            assert!(
+                new > 0 && after.len() == before.len() + new && after[..before.len()] == before,
+                "{kind}"
+            );
+            let report = index.check(&CheckOptions::default()).await.unwrap();
+            assert!(report.is_intact(), "{kind}: {:?}", report.violations);
+        }
+    });
+    used.unwrap();
 }
 
 /// Looks at all that is left: the last acknowledged write of each key, or one more of the writer that was killed.

@@ -33,19 +33,17 @@ use std::ops::{Bound, RangeInclusive};
 use std::rc::Rc;
 
 use farwood_index::check::{AtRest, CheckReport};
+use farwood_index::layout::Rejection;
 use farwood_index::shell::{Algorithm, Options, Trial, scan};
 use farwood_index::sherman::Geometry;
 use farwood_index::write_op::WriteOp;
-use farwood_index::{
-    AccessError, Bytes, LoadError, OpenError, Scan, TreeShape, Value, WriteError, layout::Rejection,
-    techniques,
-};
+use farwood_index::{AccessError, Bytes, LoadError, OpenError, Scan, TreeShape, Value, WriteError};
 use farwood_runtime::{Meter, RemotePtr, ServerInfo, Verbs};
 
 use self::bucket::Bucket;
 use self::operation::{Directory, Here, Operation};
 
-techniques! {
+farwood_index::techniques! {
     /// The techniques that this index can do without.
     pub struct Techniques {
         /// The lock's CAS and the first READ in one chain.
@@ -165,6 +163,7 @@ impl Algorithm for OwnIndex {
             if bucket.low != low || bucket.high.is_none() != bucket.next.is_null() {
                 return Err(AccessError::corrupt(at, "its keys are not those between its neighbours'"));
             }
+            report.reach(at, operation.layout.node_bytes() as u64);
             bucket.pairs.iter().for_each(|(key, value)| visit(key, value));
             let (leaves, keys) = (report.survey.leaves + 1, report.survey.keys + bucket.pairs.len() as u64);
             let used_bytes = leaves * operation.layout.node_bytes() as u64;

@@ -147,6 +147,7 @@ impl<'t, A: BTree, V: Verbs> Walk<'t, A, V> {
             Look::Rejected(rejection, glimpse, lock) => {
                 let exempt = self.is_exempt(node, lock);
                 self.visited.insert(node);
+                self.report.reach(node, self.tree.node_bytes(number) as u64);
                 if rejection == Rejection::Torn {
                     self.count(number, 0);
                 }
@@ -155,6 +156,8 @@ impl<'t, A: BTree, V: Verbs> Walk<'t, A, V> {
             Look::Seen(seen, lock) => {
                 let exempt = self.is_exempt(node, lock);
                 self.visited.insert(node);
+                self.report.reach(node, self.tree.node_bytes(number) as u64);
+                seen.blocks.iter().for_each(|(block, bytes)| self.report.reach(*block, *bytes));
                 self.count(number, seen.keys);
                 self.block_bytes += seen.block_bytes;
                 self.report_faults(number, node, &seen, exempt);
@@ -223,6 +226,8 @@ impl<'t, A: BTree, V: Verbs> Walk<'t, A, V> {
             }
             fault.is_none()
         });
+        seen.blocks =
+            blocks.iter().map(|(_, block)| (block.address(), format.bytes(*block) as u64)).collect();
         let reads = tree.post_pairs(self.meter, &blocks);
         if !reads.is_empty() {
             self.meter.round_trip();

@@ -28,6 +28,8 @@ pub struct ObservedNode {
     pub(crate) keys: u64,
     /// Bytes of the blocks that a leaf leads to.
     pub(crate) block_bytes: u64,
+    /// These blocks, and their bytes, if a walk has looked at them.
+    pub(crate) blocks: Vec<(RemotePtr, u64)>,
     /// The pairs of a leaf, ascending.
     pub(crate) pairs: Vec<(Bytes, Bytes)>,
     pub(crate) faults: Vec<Broken>,
@@ -44,6 +46,7 @@ impl ObservedNode {
             children: Vec::new(),
             keys: 0,
             block_bytes: 0,
+            blocks: Vec::new(),
             pairs: Vec::new(),
             faults: Vec::new(),
         }

@@ -41,6 +41,7 @@ pub(super) async fn walk<V: Verbs>(
     // Behind the root, which is among the inner nodes, lies the directory.
     let root_node = tree.types().node_bytes(tree.types().largest());
     report.survey.used_bytes += in_lines(tree.root_bytes()) - in_lines(root_node);
+    report.reach(root.ptr().add(in_lines(root_node)), in_lines(tree.root_bytes()) - in_lines(root_node));
     let mut walk = Walk { tree, meter, budget, at_rest, owners, visited: BTreeSet::new(), height: 0, report };
     let families = walk.inner_nodes(tree.unread_root(root)).await?;
     for (symbol, slots) in families {
@@ -176,6 +177,7 @@ impl<V: Verbs> Walk<'_, V> {
         if !self.is_new(ptr, bytes, from) {
             return Ok(None);
         }
+        self.report.reach(ptr, in_lines(self.tree.types().node_bytes(at.class)));
         let image = self.tree.read(self.meter, ptr, bytes, &mut self.budget).await?;
         match self.tree.judge_inner(at, &image) {
             Ok(inner) => Ok(Some(inner)),
@@ -231,6 +233,7 @@ impl<V: Verbs> Walk<'_, V> {
             let read = if begins.joins(leaf, expected.as_ref()) {
                 None
             } else if self.is_new(ptr, self.tree.leaf().node_bytes(), from) {
+                self.report.reach(ptr, in_lines(self.tree.leaf().node_bytes()));
                 self.report.survey.leaves += 1;
                 self.report.survey.used_bytes += in_lines(self.tree.leaf().node_bytes());
                 let read = self.leaf(ptr, from, expected.as_ref(), visit).await?;

@@ -11,9 +11,9 @@ use farwood_lock::window::Outcome;
 use farwood_lock::{IntentLog, LockTable};
 use farwood_runtime::alloc::Books;
 use farwood_runtime::node::NodeContext;
-use farwood_runtime::{CatalogEntry, Meter, NodeAllocator, Verbs};
+use farwood_runtime::{CatalogEntry, Meter, NodeAllocator, RemotePtr, Verbs};
 
-use crate::check::{AtRest, Broken, CheckOptions, CheckReport, HeldLock, Violation};
+use crate::check::{CheckReport, HeldLock};
 use crate::error::{AccessError, LoadError, OpenError, ReadError, WriteError};
 use crate::key_range::{KeyRange, owned_bounds};
 use crate::range_index::{RangeIndex, Scan, TreeShape};
@@ -221,8 +221,13 @@ impl<A: Algorithm> Shared<A> {
     /// root word, in its line.
     fn intent_log(&self, allocator: &Rc<NodeAllocator>) -> IntentLog {
         let node_bytes = A::locked_bytes(&self.persisted, &self.state) as u64;
-        let (head, allocator) = (self.entry.root.add(ROOT_BYTES), Rc::clone(allocator));
+        let (head, allocator) = (self.intents_head(), Rc::clone(allocator));
         IntentLog { head, allocator, node_bytes, mending: A::mending(&self.state) }
+    }
+
+    /// Yields where the list of pages for intents begins, whether this compute node keeps intents or not.
+    pub(super) fn intents_head(&self) -> RemotePtr {
+        self.entry.root.add(ROOT_BYTES)
     }
 }
 
@@ -284,6 +289,11 @@ pub struct Local<A: Algorithm, V: Verbs> {
 }
 
 impl<A: Algorithm, V: Verbs> Local<A, V> {
+    /// Counts the operations that ended well so far.
+    pub(super) fn operations(&self) -> u64 {
+        self.stats.borrow().kinds.iter().map(|kind| kind.ops).sum()
+    }
+
     /// Makes the budget of one operation ([`Options::retries_max`]).
     ///
     /// ```
@@ -379,6 +389,17 @@ impl<A: Algorithm, V: Verbs> Index<A, V> {
         self.0.allocator.books()
     }
 
+    /// Lists the memory that this shard has, and that no node lies in ([`NodeAllocator::free_extents`]).
+    ///
+    /// ```
+    /// # farwood_doctest::index!(|index| {
+    /// assert!(index.free_extents().is_empty());
+    /// # });
+    /// ```
+    pub fn free_extents(&self) -> Vec<(RemotePtr, u64)> {
+        self.0.allocator.free_extents()
+    }
+
     /// Counts the bytes of that memory that are for intents ([`Options::intent_log`]).
     ///
     /// ```
@@ -409,59 +430,6 @@ impl<A: Algorithm, V: Verbs> Index<A, V> {
         held + waiting + shared + self.0.coalescing.in_use()
     }
 
-    /// Checks the index, which is at rest, and reports what is wrong with it.
-    ///
-    /// ```
-    /// # use farwood_index::CheckOptions;
-    /// # farwood_doctest::index!(|index| {
-    /// index.put(b"anna", b"1").await?;
-    /// let report = index.check(&CheckOptions::default()).await?;
-    /// assert!(report.is_intact());
-    /// assert_eq!(report.survey.keys, 1);
-    /// # });
-    /// ```
-    ///
-    /// # Errors
-    /// Only if a memory server cannot be read; whatever it holds is in the report.
-    pub async fn check(&self, options: &CheckOptions) -> Result<CheckReport, AccessError> {
-        self.check_each(options, |_, _| {}).await
-    }
-
-    /// Checks the index as [`Index::check`] does, and shows `visit` every key with its value: ascending, as long as the
-    /// index is sound.
-    ///
-    /// ```
-    /// # use farwood_index::{CheckOptions, check::Pairs};
-    /// # farwood_doctest::index!(|index| {
-    /// index.put(b"anna", b"1").await?;
-    /// let mut pairs = Pairs::default();
-    /// let add = |key: &[u8], value: &[u8]| assert!(pairs.insert(key, value));
-    /// index.check_each(&CheckOptions::default(), add).await?;
-    /// assert_eq!(pairs.get(b"anna"), Some(&b"1"[..]));
-    /// # });
-    /// ```
-    ///
-    /// # Errors
-    /// Only if a memory server cannot be read.
-    pub async fn check_each(
-        &self,
-        options: &CheckOptions,
-        mut visit: impl FnMut(&[u8], &[u8]),
-    ) -> Result<CheckReport, AccessError> {
-        let (meter, mut report, locks) =
-            (Meter::default(), CheckReport::new(options.kept_max), &self.0.locks);
-        let _pin = self.0.verbs.pins().pin();
-        let held = locks.words_held(&meter).await?;
-        let exempt = report.note_locks(options, held, |word| locks.is_foreign(word));
-        match A::walk(&self.0, &meter, Some(AtRest { options, exempt }), &mut report, &mut visit).await {
-            Err(AccessError::Corrupt { node, what }) => {
-                report.violations.push(Violation { node, level: None, broken: Broken::Rule { what } });
-            }
-            walked => walked?,
-        }
-        Ok(report)
-    }
-
     /// Takes over a lock of a dead compute node that a check has found ([`CheckReport::orphaned`]), if it can be taken
     /// over ([`Options::intent_log`]): clients that need the lock do so themselves. Yields whether the lock is in other
     /// hands now, or free.
@@ -485,6 +453,11 @@ impl<A: Algorithm, V: Verbs> Index<A, V> {
             Some(shared) if taken => Ok(shared.take_over(held.at, held.word).await?),
             _ => Ok(taken),
         }
+    }
+
+    /// Yields the state of the shard.
+    pub(super) fn local(&self) -> &Rc<Local<A, V>> {
+        &self.0
     }
 
     async fn write(&self, kind: OpKind, key: &[u8], op: WriteOp<'_>) -> Result<bool, WriteError> {
@@ -583,6 +556,7 @@ impl<A: Algorithm, V: Verbs> RangeIndex for Index<A, V> {
             stats.lock_table_bytes += locks.bytes() as u64;
         }
         stats.cache = A::cache_stats(&shared.state, state);
+        stats.memory = self.0.allocator.books().into();
         stats
     }
 }

@@ -4,12 +4,14 @@
 //! - [`algorithm`]: the part that differs from kind to kind; [`techniques`]: its switches.
 //! - [`handle`]: [`Tree`], an index as a compute node sees it, and [`Index`], the handle of one shard's clients;
 //!   [`options`]: how a compute node works on it.
+//! - `accounts`: checks, with the accounts of the memory, and giving back what was lost of it.
 //! - [`nodes`]: READs, locks, and nodes that nothing refers to yet.
 //! - `bulk`: the nodes that a bulk load writes.
 //! - [`scan`]: scans as streams of windows.
 //! - `meeting`: the locks and windows in which clients of an index meet.
 //! - `coalescing`: one client's work done for several: read delegation, write combining.
 
+mod accounts;
 pub mod algorithm;
 pub(crate) mod bulk;
 mod coalescing;

@@ -203,6 +203,7 @@ impl<V: Verbs> Walk<'_, V> {
                 items.push(Item::Ahead(Ahead { vain: ahead.vain + 1, ..ahead }));
             } else if may_pass && self.is_under_dead_lock(&ahead, node, image) {
                 self.report.torn.push(node);
+                self.report.reach(node, in_lines(self.tree.leaf().leaf_bytes(ahead.slot.class())));
             } else {
                 self.violation(node, Broken::Unreadable { rejection, from: ahead.from });
             }
@@ -237,9 +238,15 @@ impl<V: Verbs> Walk<'_, V> {
     ) -> Result<(), Rejection> {
         let class = self.tree.leaf().class_of(ahead.slot)?;
         let view = self.tree.leaf().view(image)?;
+        // Whatever became of it: the slot leads there.
+        let bytes = in_lines(self.tree.leaf().leaf_bytes(class));
         match view.link {
-            NodeLink::Removed { .. } => return Ok(()),
+            NodeLink::Removed { .. } => {
+                self.report.reach(node, bytes);
+                return Ok(());
+            }
             NodeLink::Moved { to, class } => {
+                self.report.reach(node, bytes);
                 let slot = Slot::leaf(ahead.slot.symbol(), to, class);
                 items.push(Item::Ahead(Ahead { slot, from: node, ..ahead.clone() }));
                 return Ok(());
@@ -248,10 +255,12 @@ impl<V: Verbs> Walk<'_, V> {
         }
         let key = view.key()?;
         let value = &image[view.value()?];
+        // Once: a torn one is read again.
+        self.report.reach(node, bytes);
         let survey = &mut self.report.survey;
         survey.keys += 1;
         survey.leaves += 1;
-        survey.used_bytes += in_lines(self.tree.leaf().leaf_bytes(class));
+        survey.used_bytes += bytes;
         survey.height = survey.height.max(ahead.depth.saturating_add(1));
         let in_place = if ahead.ends { key == &ahead.path[..] } else { key.starts_with(&ahead.path) };
         if !in_place {
@@ -287,6 +296,7 @@ impl<V: Verbs> Walk<'_, V> {
             self.violation(node, Broken::ReachedTwice { from: ahead.from });
             return Ok(());
         }
+        self.report.reach(node, in_lines(self.tree.types().node_bytes(header.node_type)));
         if view.is_frozen() || !matches!(view.link, NodeLink::Live(Parent::Root | Parent::Node(_))) {
             self.report.unfinished.push(node);
         }

@@ -133,6 +133,27 @@ impl Drop for Slot {
     }
 }
 
+/// Lists the pages of intents of the index whose list begins in `head`, each with its bytes; `None` if the list does
+/// not come to an end. One round trip for each page. They stay in the list until the index is dropped.
+///
+/// ```
+/// # use farwood_lock::intent_pages;
+/// # farwood_doctest::locks!(|shard, locks, node, meter| {
+/// // A word that is zero.
+/// assert_eq!(intent_pages(&shard, node).await?, Some(vec![]));
+/// # });
+/// ```
+///
+/// # Errors
+/// If a memory server cannot be read.
+pub async fn intent_pages<V: Verbs>(
+    verbs: &V,
+    head: RemotePtr,
+) -> Result<Option<Vec<(RemotePtr, u64)>>, FabricError> {
+    let pages = page::list(verbs, head).await?;
+    Ok(pages.map(|pages| pages.into_iter().map(|page| (page.at, page.shape.page_bytes())).collect()))
+}
+
 /// Chooses the shape of pages for nodes of so many bytes, on a server with such chunks. `None` if a chunk has no room
 /// for a slot.
 fn shape_for(node_bytes: u64, chunk_bytes: u64) -> Option<Shape> {

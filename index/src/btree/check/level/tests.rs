@@ -21,6 +21,7 @@ fn node(level: u8, low: &[u8], high: Option<&[u8]>, sibling: u64) -> ObservedNod
         sibling: ptr(sibling),
         children: Vec::new(),
         block_bytes: 0,
+        blocks: Vec::new(),
         keys: 0,
         pairs: Vec::new(),
         faults: Vec::new(),

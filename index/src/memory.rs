@@ -1,0 +1,185 @@
+//! Accounts of an index's memory: what a walk has reached of the chunks that the servers have handed out, and what is
+//! wrong with it. Pure: it is told what was reached, and what the servers hold.
+//!
+//! ```text
+//!   chunks     [ node | node |  ?   | page of intents |     ?     | a rest: given back ]
+//!                reached       │         reached           │
+//!                              └────── unreached: of shards that work, in their lists; else lost ───
+//! ```
+
+use farwood_runtime::control::Chunk;
+use farwood_runtime::{Holdings, RemotePtr};
+use thiserror::Error;
+
+use crate::extents::Extents;
+
+/// Smallest piece that a memory server takes back.
+const TAKEN_BACK_BYTES_MIN: u64 = 4096;
+
+/// Something that no node of an intact index does with memory.
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+pub enum MemoryFault {
+    /// A node, or a part of one, where another one is.
+    #[error("another node has these bytes, too")]
+    Shared,
+    /// A node, or a part of one, that the servers have not handed out for the index.
+    #[error("a node has these bytes, and they lie in no chunk of the index")]
+    OutsideOfChunks,
+    /// A node, or a part of one, in memory that was given back.
+    #[error("a node has these bytes, and they were given back")]
+    GivenBack,
+}
+
+/// Accounts of an index's memory, as a check has found it. Chunks are the sum of what was reached, of rests, and of
+/// what was not reached.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct MemoryReport {
+    /// Bytes of the chunks that the servers have handed out for the index.
+    pub chunk_bytes: u64,
+    /// Bytes of them that were given back, and are handed out again first.
+    pub rest_bytes: u64,
+    /// Extents that the index reaches: its nodes, blocks, pages for intents.
+    pub reached: Extents,
+    /// Bytes that it does not reach. Shards that work on the index have some: what they have not used of their chunks,
+    /// free nodes, retired ones. All else was lost with shards that ended, and with compute nodes that died.
+    pub unreached_bytes: u64,
+    /// Bytes of these in pieces that are too small to be given back.
+    pub too_small_bytes: u64,
+    /// The largest number of other clients that one of the servers had, before the walk or after it. They may hold what
+    /// was not reached.
+    pub others: u32,
+    /// Pieces that are not reached, and large enough to be given back.
+    pub(crate) lost: Vec<Chunk>,
+    /// Number of times that clients had joined each server before the walk; none if one has joined meanwhile.
+    pub(crate) joins: Option<Vec<u64>>,
+}
+
+/// Balances what was reached with what the servers hold, which was asked before the walk and after it. Yields what is
+/// wrong as well, each with the first byte of an extent.
+pub(crate) fn balance(
+    reached: Extents,
+    before: &[Holdings],
+    after: &[Holdings],
+) -> (MemoryReport, Vec<(RemotePtr, MemoryFault)>) {
+    let (mut used, mut rests, mut faults) = (Extents::default(), Extents::default(), Vec::new());
+    for Chunk { start, bytes } in after.iter().flat_map(|held| &held.used) {
+        used.add(*start, *bytes);
+    }
+    for Chunk { start, bytes } in after.iter().flat_map(|held| &held.rests) {
+        rests.add(*start, *bytes);
+    }
+    for (at, bytes) in reached.iter() {
+        // In no piece that is in use: in a rest, or in none.
+        for (at, bytes) in used.gaps(at, bytes) {
+            let outside = rests.gaps(at, bytes).into_iter().map(|(at, _)| (at, MemoryFault::OutsideOfChunks));
+            faults.extend(outside);
+            faults.extend(rests.first_shared(at, bytes).map(|at| (at, MemoryFault::GivenBack)));
+        }
+    }
+    let pieces = after.iter().flat_map(|held| &held.used);
+    // Piece by piece, so that none lies in two chunks.
+    let unreached = pieces.flat_map(|piece| reached.gaps(piece.start, piece.bytes));
+    let (large, small): (Vec<_>, Vec<_>) = unreached.partition(|(_, bytes)| *bytes >= TAKEN_BACK_BYTES_MIN);
+    let sum = |extents: &[(RemotePtr, u64)]| extents.iter().map(|(_, bytes)| bytes).sum::<u64>();
+    let joins = |held: &[Holdings]| held.iter().map(|held| held.joins).collect::<Vec<_>>();
+    let report = MemoryReport {
+        chunk_bytes: used.bytes() + rests.bytes(),
+        rest_bytes: rests.bytes(),
+        reached,
+        unreached_bytes: sum(&large) + sum(&small),
+        too_small_bytes: sum(&small),
+        others: before.iter().chain(after).map(|held| held.others).max().unwrap_or(0),
+        lost: large.into_iter().map(|(start, bytes)| Chunk { start, bytes }).collect(),
+        joins: (joins(before) == joins(after)).then(|| joins(before)),
+    };
+    (report, faults)
+}
+
+#[cfg(test)]
+mod tests {
+    use farwood_runtime::ServerId;
+
+    use super::*;
+
+    const PAGE: u64 = 4096;
+
+    fn chunk(page: u64, pages: u64) -> Chunk {
+        Chunk { start: RemotePtr::new(ServerId(0), page * PAGE), bytes: pages * PAGE }
+    }
+
+    /// Two chunks of four pages, from page 4 on, with these pages as rests.
+    fn held(rests: &[u64]) -> Holdings {
+        let pages = |is_rest: bool| (4..12).filter(move |page| rests.contains(page) == is_rest);
+        Holdings {
+            used: pages(false).map(|page| chunk(page, 1)).collect(),
+            rests: pages(true).map(|page| chunk(page, 1)).collect(),
+            others: 0,
+            joins: 1,
+        }
+    }
+
+    fn reached(pages: impl IntoIterator<Item = u64>) -> Extents {
+        let mut reached = Extents::default();
+        pages.into_iter().for_each(|page| _ = reached.add(chunk(page, 1).start, PAGE));
+        reached
+    }
+
+    /// All that can be reached of 10 pages, of which 8 are handed out, and all rests.
+    #[test]
+    fn every_page_is_accounted_for() {
+        for rest_bits in 0..1_u32 << 8 {
+            let rests: Vec<u64> = (4..12).filter(|page| rest_bits >> (page - 4) & 1 == 1).collect();
+            let held = [held(&rests)];
+            for bits in 0..1_u32 << 10 {
+                let pages: Vec<u64> = (3..13).filter(|page| bits >> (page - 3) & 1 == 1).collect();
+                let (report, faults) = balance(reached(pages.clone()), &held, &held);
+                let is_fault = |page: &u64| !(4..12).contains(page) || rests.contains(page);
+                let wrong: Vec<u64> = pages.iter().copied().filter(is_fault).collect();
+                assert_eq!(faults.is_empty(), wrong.is_empty(), "{pages:?} {rests:?}: {faults:?}");
+                for (at, fault) in faults {
+                    let page = at.offset() / PAGE;
+                    assert!(wrong.contains(&page), "{page} of {wrong:?}");
+                    assert_eq!(fault == MemoryFault::GivenBack, (4..12).contains(&page));
+                }
+                let lost = (4..12).filter(|page| !pages.contains(page) && !rests.contains(page));
+                let lost: Vec<Chunk> = lost.map(|page| chunk(page, 1)).collect();
+                assert_eq!(report.unreached_bytes, lost.len() as u64 * PAGE);
+                assert_eq!((report.lost, report.too_small_bytes), (lost, 0));
+                assert_eq!((report.chunk_bytes, report.rest_bytes), (8 * PAGE, rests.len() as u64 * PAGE));
+            }
+        }
+    }
+
+    #[test]
+    fn pieces_below_a_page_are_too_small() {
+        let held = [Holdings { used: vec![chunk(4, 4)], ..Holdings::default() }];
+        let mut nodes = Extents::default();
+        nodes.add(chunk(4, 1).start.add(64), PAGE);
+        nodes.add(chunk(6, 1).start, PAGE);
+        let (report, faults) = balance(nodes, &held, &held);
+        assert!(faults.is_empty());
+        assert_eq!((report.unreached_bytes, report.too_small_bytes), (2 * PAGE, PAGE));
+        assert_eq!(report.lost, [chunk(7, 1)]);
+    }
+
+    #[test]
+    fn what_is_lost_lies_in_one_chunk() {
+        let held = [Holdings { used: vec![chunk(4, 4), chunk(8, 4)], ..Holdings::default() }];
+        let report = balance(Extents::default(), &held, &held).0;
+        assert_eq!(report.lost, [chunk(4, 4), chunk(8, 4)]);
+    }
+
+    #[test]
+    fn others_are_not_overlooked() {
+        let of = |others, joins| [Holdings { others, joins, ..Holdings::default() }];
+        let look = |before: [Holdings; 1], after: [Holdings; 1]| {
+            let report = balance(Extents::default(), &before, &after).0;
+            (report.others, report.joins)
+        };
+        assert_eq!(look(of(0, 3), of(0, 3)), (0, Some(vec![3])));
+        assert_eq!(look(of(1, 3), of(0, 3)), (1, Some(vec![3])));
+        assert_eq!(look(of(0, 3), of(2, 5)), (2, None));
+        assert_eq!(look(of(0, 3), of(0, 4)), (0, None), "one has come and gone");
+    }
+}
