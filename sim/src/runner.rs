@@ -5,6 +5,7 @@
 //! buffer or lock is left; the tree is whole; and the oracles accept the history, the last contents included.
 
 mod arrivals;
+mod memory;
 mod phases;
 
 use std::any::Any;
