@@ -245,7 +245,8 @@ pub(crate) struct ScanArgs {
 pub(crate) struct CheckArgs {
     /// The index
     pub(crate) name: String,
-    /// Take over the locks of dead compute nodes that no client has asked for, and check the index again
+    /// Take over the locks of dead compute nodes that no client has asked for, give memory back that these have left
+    /// (if no other client is connected), and check the index again
     #[arg(long)]
     pub(crate) repair: bool,
     #[command(flatten)]

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use farwood::IndexKind;
 use farwood::index::check::Broken;
 use farwood::index::shell::{Filled, Options};
-use farwood::{CheckOptions, CheckReport, Fabric, Switches, Violation};
+use farwood::index::{GiveBackError, MemoryReport};
+use farwood::{AnyIndex, CheckOptions, CheckReport, Fabric, Switches, Violation};
 
 use crate::args::CheckArgs;
 use crate::connect::{Action, Peer, nodes, with_cluster};
@@ -23,7 +24,8 @@ const SHOWN_MAX: usize = 20;
 /// Findings among which owners of locks are looked for.
 const KEPT_MAX: usize = 10_000;
 
-/// Prints the shape of the index, and what is wrong with it; with `--repair` after locks of the dead were taken over.
+/// Prints the shape of the index, and what is wrong with it; with `--repair` after locks of the dead were taken over,
+/// and memory that they have left was given back.
 ///
 /// # Errors
 /// If an invariant is broken; the first node where one is, is named.
@@ -46,6 +48,8 @@ struct Found {
     silent: BTreeSet<u16>,
     /// Locks of the dead that were taken over.
     taken_over: u64,
+    /// Bytes that were given back, or why none were; none if nothing was to be given back.
+    given_back: Option<Result<u64, GiveBackError>>,
 }
 
 struct Check {
@@ -73,18 +77,50 @@ impl Action for Check {
                         }
                         report = index.check(&options).await.map_err(CliError::failed)?;
                     }
-                    Ok(Found { kind: index.kind(), report, silent, taken_over })
+                    Ok(Found { kind: index.kind(), report, silent, taken_over, given_back: None })
                 }
             })
         };
-        let found = walk(BTreeSet::new(), BTreeSet::new())?;
+        let mut found = walk(BTreeSet::new(), BTreeSet::new())?;
         let owners = owners(&found.report);
-        if owners.is_empty() {
-            return Ok(found);
-        }
         // Asked after the walk: an owner that is not connected now will not give its lock back, or not soon.
         let (orphaned, silent) = parted(owners, &nodes(&*cluster)?);
-        if orphaned.is_empty() { Ok(found) } else { walk(orphaned, silent) }
+        if !orphaned.is_empty() {
+            found = walk(orphaned.clone(), silent)?;
+        }
+        let lost = found.report.memory.as_ref().map_or(0, |memory| memory.unreached_bytes);
+        if self.repairs && lost > 0 {
+            self.give_back(&cluster, orphaned, &mut found)?;
+        }
+        Ok(found)
+    }
+}
+
+impl Check {
+    /// Gives back what nothing leads to, on a compute node of its own: one that has taken locks over has memory itself.
+    fn give_back<F: Fabric>(
+        &self,
+        cluster: &Arc<F>,
+        dead: BTreeSet<u16>,
+        found: &mut Found,
+    ) -> Result<(), CliError> {
+        let change = |options: &mut Options<dyn Switches>| options.intent_log = false;
+        let undone = "what nothing leads to was given back";
+        let gives = move |index: AnyIndex<_>| {
+            let options = CheckOptions { kept_max: KEPT_MAX, dead: dead.clone() };
+            async move {
+                let report = index.check(&options).await.map_err(CliError::failed)?;
+                let given_back = index.give_back(&report).await;
+                if given_back.is_err() {
+                    return Ok((report, given_back));
+                }
+                Ok((index.check(&options).await.map_err(CliError::failed)?, given_back))
+            }
+        };
+        let done = on_index_with(Arc::clone(cluster), &self.name, change, &self.interrupt, undone, gives)?;
+        found.report = done.0;
+        found.given_back = Some(done.1);
+        Ok(())
     }
 }
 
@@ -122,7 +158,36 @@ fn shown(found: &Found) -> String {
     out
 }
 
-fn write_report(Found { kind, report, silent, taken_over }: &Found, out: &mut String) -> fmt::Result {
+/// Tells what of the memory that was handed out for the index it reaches, and what became of the rest.
+fn write_memory(
+    memory: &MemoryReport,
+    given_back: Option<&Result<u64, GiveBackError>>,
+    out: &mut String,
+) -> fmt::Result {
+    let MemoryReport { chunk_bytes, rest_bytes, unreached_bytes, too_small_bytes, others, .. } = *memory;
+    let (reached, rests) = (show_bytes(memory.reached.bytes()), show_bytes(rest_bytes));
+    let chunks = show_bytes(chunk_bytes);
+    writeln!(out, "handed out   {chunks}: {reached} reached, {rests} to be handed out again")?;
+    if let Some(Ok(bytes)) = given_back {
+        writeln!(out, "given back   {}, which nothing led to", show_bytes(*bytes))?;
+    }
+    if unreached_bytes > 0 {
+        let state = match (others, unreached_bytes - too_small_bytes) {
+            (0, 0) => "lost, in pieces that are too small to be given back".to_owned(),
+            (0, lost) => format!("lost, {} of it in pieces that --repair gives back", show_bytes(lost)),
+            (1, _) => "held by the other client that is connected, or lost".to_owned(),
+            _ => format!("held by the {others} other clients that are connected, or lost"),
+        };
+        writeln!(out, "not reached  {}: {state}", show_bytes(unreached_bytes))?;
+    }
+    if let Some(Err(error)) = given_back {
+        writeln!(out, "kept         nothing was given back, or not all: {error}")?;
+    }
+    Ok(())
+}
+
+fn write_report(found: &Found, out: &mut String) -> fmt::Result {
+    let Found { kind, report, silent, taken_over, given_back } = found;
     let survey = &report.survey;
     let full = format!(", {:.1} % full", survey.load_factor * 100.0);
     let (of_leaves, of_inner_nodes) = match kind.filled() {
@@ -134,6 +199,9 @@ fn write_report(Found { kind, report, silent, taken_over }: &Found, out: &mut St
     writeln!(out, "inner nodes  {}{of_inner_nodes}", survey.inner_nodes)?;
     writeln!(out, "height       {}", survey.height)?;
     writeln!(out, "memory       {}", show_bytes(survey.used_bytes))?;
+    if let Some(memory) = &report.memory {
+        write_memory(memory, given_back.as_ref(), out)?;
+    }
     let missing = &report.missing_separators;
     if !missing.is_empty() {
         writeln!(out, "unlinked     {} nodes that only their neighbours lead to; no fault", missing.total())?;

@@ -3,8 +3,8 @@
 use std::fmt::{self, Write};
 use std::sync::Arc;
 
-use farwood::runtime::control::ServerUsage;
-use farwood::runtime::{CatalogEntry, ServerInfo};
+use farwood::runtime::control::{Chunk, ServerUsage};
+use farwood::runtime::{CatalogEntry, Holdings, ServerInfo};
 use farwood::{Fabric, Limits};
 use futures::executor::block_on;
 
@@ -39,6 +39,8 @@ struct Stat;
 struct Listed {
     entry: CatalogEntry,
     limits: Option<Limits>,
+    /// Bytes that all servers have handed out for it, and bytes of these that were given back.
+    held: (u64, u64),
 }
 
 impl Action for Stat {
@@ -51,9 +53,14 @@ impl Action for Stat {
         let listed = |entry: CatalogEntry| {
             // Without opening it: a client that has an index open keeps others from dropping it.
             let limits = limits_of(&entry);
-            Listed { entry, limits }
+            let held = block_on(control.holdings(entry.id)).map_err(CliError::failed)?;
+            let sum = |pieces: &dyn Fn(&Holdings) -> &[Chunk]| {
+                held.iter().flat_map(|held| pieces(held).iter().map(|piece| piece.bytes)).sum::<u64>()
+            };
+            let (used, rests) = (sum(&|held| &held.used), sum(&|held| &held.rests));
+            Ok(Listed { entry, limits, held: (used + rests, rests) })
         };
-        let mut indexes: Vec<Listed> = entries.into_iter().map(listed).collect();
+        let mut indexes: Vec<Listed> = entries.into_iter().map(listed).collect::<Result<_, CliError>>()?;
         indexes.sort_by(|a, b| a.entry.name.cmp(&b.entry.name));
         let mut out = String::new();
         let nodes = nodes(&*cluster)?;
@@ -86,13 +93,22 @@ fn write_all(
             kept => writeln!(out, "; {} of it kept for silent nodes", show_bytes(kept))?,
         }
     }
-    for Listed { entry, limits } in indexes {
+    for Listed { entry, limits, held } in indexes {
         write!(out, "index    {:?}: {}", entry.name, entry.kind)?;
-        match limits {
-            Some(Limits { max_key, max_value }) => {
-                writeln!(out, ", keys up to {max_key} bytes, values up to {max_value} bytes")?;
+        if let Some(Limits { max_key, max_value }) = limits {
+            write!(out, ", keys up to {max_key} bytes, values up to {max_value} bytes")?;
+        }
+        match held {
+            (0, _) => writeln!(out)?,
+            (chunks, 0) => writeln!(out, "; {} handed out", show_bytes(*chunks))?,
+            (chunks, rests) => {
+                writeln!(
+                    out,
+                    "; {} handed out, {} of it given back",
+                    show_bytes(*chunks),
+                    show_bytes(*rests)
+                )?;
             }
-            None => writeln!(out)?,
         }
     }
     if indexes.is_empty() {
@@ -107,6 +123,14 @@ fn write_all(
             late => format!(": memory has waited {late} s for an operation of it to end"),
         };
         writeln!(out, "node     {id}: {name}, connected for {seconds} s{silent}{late}")?;
+    }
+    if let Some(ServerUsage { epoch, waits, .. }) = usage.first() {
+        let late = |node: &&Peer| node.late_seconds > LATE_SECONDS;
+        let late: Vec<String> = nodes.iter().filter(late).map(|node| node.name.clone()).collect();
+        let waits = if *waits { ", memory waits for the next one" } else { "" };
+        let held =
+            if late.is_empty() { String::new() } else { format!(", held back by {}", late.join(", ")) };
+        writeln!(out, "epoch    {epoch}{waits}{held}")?;
     }
     if !dead.is_empty() {
         let ids: Vec<String> = dead.iter().take(DEAD_NAMED_MAX).map(u16::to_string).collect();
@@ -138,7 +162,15 @@ mod tests {
         assert!(lines[1].starts_with("server   1: 32.0 MiB"), "{told}");
         assert_eq!(lines[2], "index    \"a raw one\": raw");
         assert_eq!(lines[3], "index    \"t\": smart, keys up to 16 bytes, values up to 16 bytes");
-        assert_eq!(lines.len(), 4);
+        assert_eq!((lines[4], lines.len()), ("epoch    1", 5));
+        let id = block_on(cluster.open("t")).unwrap().id;
+        let chunk = block_on(cluster.chunk(farwood::runtime::ServerId(1), id)).unwrap();
+        let half = Chunk { bytes: chunk.bytes / 2, ..chunk };
+        let told = Stat.on(Arc::clone(&cluster)).unwrap();
+        assert!(told.contains("16 bytes; 256.0 KiB handed out\n"), "{told}");
+        cluster.return_extent(id, half);
+        let told = Stat.on(cluster).unwrap();
+        assert!(told.contains("16 bytes; 256.0 KiB handed out, 128.0 KiB of it given back\n"), "{told}");
     }
 
     #[test]
@@ -157,13 +189,15 @@ mod tests {
             node(Some(4), "busy", false, 4),
         ];
         let dead: Vec<u16> = (1..=9).collect();
-        write_all((&[], &[]), &[], &nodes, &dead, &mut out).unwrap();
+        let usage = ServerUsage { epoch: 17, waits: true, ..ServerUsage::default() };
+        write_all((&[], &[usage]), &[], &nodes, &dead, &mut out).unwrap();
         assert_eq!(
             out,
             "index    none\n\
              node     3: host/123, connected for 7 s: silent, what it has open is kept until its process ends\n\
              node     -: other, connected for 7 s\n\
              node     4: busy, connected for 7 s: memory has waited 4 s for an operation of it to end\n\
+             epoch    17, memory waits for the next one, held back by busy\n\
              dead     9 since the first server was started: 1, 2, 3, 4, 5, 6, 7, 8, ..\n"
         );
     }

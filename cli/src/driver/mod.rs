@@ -170,6 +170,7 @@ fn phase(name: &'static str, seconds: f64, counters: &Counters, results: &[Shard
         kinds,
         locks: counters.index.locks,
         shared_locks: counters.index.shared_locks,
+        memory: counters.index.memory,
         sharing: counters.index.sharing,
         cache: counters.index.cache,
     }

@@ -38,6 +38,7 @@ fn phase(phase: &Phase) -> Value {
     let kinds: Map<String, Value> =
         phase.kinds.iter().map(|kind| (kind.name.to_owned(), kind_json(kind))).collect();
     let (locks, shared, sharing, cache) = (&phase.locks, &phase.shared_locks, &phase.sharing, &phase.cache);
+    let memory = &phase.memory;
     json!({
         "name": phase.name,
         "ops": phase.ops(),
@@ -82,6 +83,14 @@ fn phase(phase: &Phase) -> Value {
             "speculations_right": cache.speculations_right,
             "speculations_wrong": cache.speculations_wrong,
         },
+        "allocators": {
+            "used_bytes": memory.used_bytes,
+            "free_bytes": memory.free_bytes,
+            "retired_bytes": memory.retired_bytes,
+            "unsettled_bytes": memory.unsettled_bytes,
+            "reclaimed_bytes": memory.reclaimed_bytes,
+            "reused_bytes": memory.reused_bytes,
+        },
     })
 }
 
@@ -122,7 +131,7 @@ fn latency(histogram: &Histogram<u64>) -> Value {
 #[cfg(test)]
 mod tests {
     use farwood::cache::CacheStats;
-    use farwood::index::KindStats;
+    use farwood::index::{KindStats, MemoryStats};
     use farwood::lock::LockStats;
     use farwood::lock::shared::SharedStats;
     use farwood::lock::window::WindowStats;
@@ -153,6 +162,7 @@ mod tests {
                 shared_locks: SharedStats { shared: 7, laneless: 8, ..SharedStats::default() },
                 sharing: WindowStats { reads_delegated: 3, writes_combined: 2, ..WindowStats::default() },
                 cache: CacheStats { lookups: 10, hits: 9, ..CacheStats::default() },
+                memory: MemoryStats { used_bytes: -64, reused_bytes: 128, ..MemoryStats::default() },
             }],
             memory: MemoryFigures { used_bytes: 2048, keys: 64, ..MemoryFigures::default() },
             filled: "leaves",
@@ -175,6 +185,8 @@ mod tests {
         assert_eq!(json["phases"][0]["shared_locks"]["shared"], 7);
         assert_eq!(json["phases"][0]["shared_locks"]["laneless"], 8);
         assert_eq!(json["phases"][0]["cache"]["hit_ratio"], 0.9);
+        let allocators = &json["phases"][0]["allocators"];
+        assert_eq!((&allocators["used_bytes"], &allocators["reused_bytes"]), (&(-64).into(), &128.into()));
         assert_eq!(json["memory"]["bytes_per_key"], 32.0);
         assert_eq!(json["compute"]["bytes_per_key"], 1.0);
         assert_eq!((&json["latency_sampling"], &json["interrupted"]), (&16.into(), &false.into()));

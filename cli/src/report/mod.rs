@@ -8,7 +8,7 @@ pub(crate) mod percentiles;
 pub(crate) mod table;
 
 use farwood::cache::CacheStats;
-use farwood::index::KindStats;
+use farwood::index::{KindStats, MemoryStats};
 use farwood::lock::LockStats;
 use farwood::lock::shared::SharedStats;
 use farwood::lock::window::WindowStats;
@@ -54,6 +54,8 @@ pub(crate) struct Phase {
     pub(crate) sharing: WindowStats,
     /// The cache.
     pub(crate) cache: CacheStats,
+    /// Memory that the shards have on the memory servers at the end.
+    pub(crate) memory: MemoryStats,
 }
 
 impl Phase {

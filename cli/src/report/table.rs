@@ -2,6 +2,7 @@
 
 use std::fmt::{self, Write};
 
+use farwood::index::MemoryStats;
 use farwood::lock::LockStats;
 use farwood::lock::shared::SharedStats;
 
@@ -139,6 +140,7 @@ fn write_phase(phase: &Phase, out: &mut String) -> fmt::Result {
             show_count(cache.evicted),
         )?;
     }
+    write_allocators(&phase.memory, out)?;
     let [right, wrong] = [cache.speculations_right, cache.speculations_wrong];
     if right + wrong > 0 {
         writeln!(
@@ -146,6 +148,23 @@ fn write_phase(phase: &Phase, out: &mut String) -> fmt::Result {
             "         {} speculations, {:.2} % right",
             show_count(right + wrong),
             100.0 * ratio(right as f64, (right + wrong) as f64),
+        )?;
+    }
+    Ok(())
+}
+
+/// Tells of memory that is out of the index, if there is any: what is free already is not worth a line.
+fn write_allocators(memory: &MemoryStats, out: &mut String) -> fmt::Result {
+    let MemoryStats { free_bytes, retired_bytes, unsettled_bytes, reclaimed_bytes, reused_bytes, .. } =
+        *memory;
+    if retired_bytes + unsettled_bytes + reclaimed_bytes > 0 {
+        writeln!(
+            out,
+            "freed    {} of nodes freed, {} used again; {} wait or stay, {} free",
+            show_bytes(reclaimed_bytes),
+            show_bytes(reused_bytes),
+            show_bytes(retired_bytes + unsettled_bytes),
+            show_bytes(free_bytes),
         )?;
     }
     Ok(())
@@ -236,6 +255,10 @@ mod tests {
     use crate::report::latencies;
 
     fn shown(locks: LockStats) -> String {
+        shown_with(locks, MemoryStats::default())
+    }
+
+    fn shown_with(locks: LockStats, memory: MemoryStats) -> String {
         let stats = KindStats { ops: 4, ..KindStats::default() };
         let phase = Phase {
             name: "run",
@@ -247,6 +270,7 @@ mod tests {
             shared_locks: SharedStats::default(),
             sharing: WindowStats::default(),
             cache: CacheStats::default(),
+            memory,
         };
         let mut out = String::new();
         write_phase(&phase, &mut out).expect("a string takes all");
@@ -263,5 +287,15 @@ mod tests {
             assert!(shown(LockStats { refused, orphaned, ..locks }).contains(&told));
             assert!(shown(LockStats { refused, orphaned, ..LockStats::default() }).contains(&told));
         }
+    }
+
+    #[test]
+    fn memory_that_is_out_of_the_index_is_told_if_there_is_any() {
+        let memory = MemoryStats { used_bytes: 1 << 20, free_bytes: 1 << 20, ..MemoryStats::default() };
+        let locks = LockStats::default();
+        assert!(!shown_with(locks, memory).contains("freed"));
+        let memory = MemoryStats { reclaimed_bytes: 2 << 20, reused_bytes: 1 << 20, ..memory };
+        let told = shown_with(locks, memory);
+        assert!(told.contains("freed    2.0 MiB of nodes freed, 1.0 MiB used again; 0 B wait"), "{told}");
     }
 }

@@ -71,6 +71,8 @@ fn check_phase(phase: &Value) {
     assert_integers(&phase["locks"], &locks);
     let shared = ["shared", "joined", "barred", "laneless", "overtaken", "awaited", "orphaned"];
     assert_integers(&phase["shared_locks"], &shared);
+    let allocators = ["free_bytes", "retired_bytes", "unsettled_bytes", "reclaimed_bytes", "reused_bytes"];
+    assert_integers(&phase["allocators"], &allocators);
     assert_integers(&phase["sharing"], &["reads_delegated", "writes_combined"]);
     let cache = ["lookups", "invalidated", "evicted", "speculations_right", "speculations_wrong"];
     assert_integers(&phase["cache"], &cache);

@@ -2,6 +2,7 @@
 //! and damage.
 
 use std::fs::File;
+use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
@@ -10,8 +11,8 @@ use farwood::runtime::{Fabric, RemotePtr, ShmCluster, ShmName};
 use futures::executor::block_on;
 
 use crate::for_each_kind;
-use crate::kit::{assert_failed, assert_ok};
-use crate::servers::Server;
+use crate::kit::{assert_failed, assert_ok, lines};
+use crate::servers::{self, Server};
 
 const MEMORY: &str = "16MiB";
 
@@ -75,6 +76,63 @@ fn a_repair_leaves_what_cannot_be_taken_over() {
             "{said}"
         );
     }
+}
+
+#[test]
+fn memory_of_a_killed_client_is_given_back_and_used_again() {
+    for_each_kind(repair_memory);
+}
+
+/// Returns the line of a command's output that begins so, without its beginning.
+fn line<'o>(said: &'o str, begin: &str) -> Option<&'o str> {
+    said.lines().find_map(|line| line.strip_prefix(begin))
+}
+
+fn repair_memory(kind: &str) {
+    let server = with_index(kind);
+    let pairs = || server.farwood("scan", &["t"]).stdout.lines().count();
+    let [mut killed, mut other] = [0, 1].map(|_| server.beside("load", &["t"]));
+    let [mut input, mut other_input] = [killed.stdin(), other.stdin()];
+    input.write_all(&lines(0..2000)).expect("it reads");
+    other_input.write_all(&lines(2000..2100)).expect("it reads");
+    while pairs() < 2100 {
+        assert!(killed.runs() && other.runs());
+    }
+    killed.signal("KILL");
+    killed.wait();
+    let nodes = || server.farwood("stat", &[]).stdout.matches("\nnode  ").count();
+    while nodes() > 2 {
+        servers::pause();
+    }
+    let kept = server.farwood("check", &["t", "--repair"]);
+    assert_ok(&kept);
+    let why = line(&kept.stdout, "kept ").unwrap_or_else(|| panic!("{}", kept.stdout));
+    assert!(why.contains("1 other client(s) are connected"), "{why}");
+    assert!(
+        kept.stdout.contains(": held by the other client that is connected, or lost\n"),
+        "{}",
+        kept.stdout
+    );
+    drop(other_input);
+    assert_ok(&other.finish());
+    let checked = server.farwood("check", &["t"]);
+    assert_ok(&checked);
+    assert!(checked.stdout.contains("of it in pieces that --repair gives back\n"), "{}", checked.stdout);
+    let repaired = server.farwood("check", &["t", "--repair"]);
+    assert_ok(&repaired);
+    let given_back =
+        line(&repaired.stdout, "given back ").is_some() && line(&repaired.stdout, "kept ").is_none();
+    assert!(given_back, "{}", repaired.stdout);
+    let chunks =
+        |said: &str| line(said, "handed out   ").and_then(|line| line.split_once(':')).unwrap().0.to_owned();
+    assert_eq!(chunks(&repaired.stdout), chunks(&checked.stdout));
+    // What was given back is enough for some hundred more.
+    assert_ok(&server.farwood_with_input("load", &["t"], &lines(2100..2500)));
+    let clean = server.farwood("check", &["t"]);
+    assert_ok(&clean);
+    assert!(clean.stdout.starts_with("keys         2500\n"), "{}", clean.stdout);
+    assert_eq!(chunks(&clean.stdout), chunks(&checked.stdout), "{kind}: {}", clean.stdout);
+    assert!(server.farwood("scan", &["t"]).stdout.as_bytes() == lines(0..2500), "{kind}");
 }
 
 #[test]
