@@ -9,6 +9,9 @@
 //!                │                                       ^
 //!                └──────────────return_extent────────────┘
 //! ```
+//! Where caches have the address of a node from one operation to the next, its memory can be used again only for what
+//! cannot be taken for the wrong thing. Nodes that are *of a kind* are used again for nodes of their size that are
+//! asked for as such ([`NodeAllocator::allocate_of_kind`]), and for no others: they are neither divided nor joined.
 //! Memory that was
 //! never handed out goes back to its server when the allocator is dropped: a process that lives for one node costs no
 //! whole chunk.
@@ -62,13 +65,33 @@ pub struct Allocated {
     pub zeroed: bool,
 }
 
+/// Memory for a node of a kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OfKind {
+    /// Address of the node.
+    pub at: RemotePtr,
+    /// The content that it had before.
+    pub before: Before,
+}
+
+/// The content of memory before it was allocated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Before {
+    /// Nothing was ever written there.
+    Zeros,
+    /// Anything, but no node of a kind: nothing leads there.
+    Anything,
+    /// A node of this kind and size, to which caches may still lead. Its first word is this, if that is known.
+    Node(Option<u64>),
+}
+
 /// The accounts of the chunks that an allocator has taken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Books {
     /// Bytes of nodes that this shard has allocated, less those that came back to it: also others' nodes, which it has
     /// retired. So one shard's may be below zero; the sum over all shards is what is in use.
     pub used_bytes: i64,
-    /// Bytes that are left of chunks, or were returned.
+    /// Bytes that are left of chunks, or came back.
     pub free_bytes: u64,
     /// Bytes of nodes, of any shard, that this one has taken out of the index, and that are not free yet, or never will
     /// be. They are in use all the same: stale pointers may lead there.
@@ -106,13 +129,27 @@ struct State {
     next_server: usize,
     /// Free nodes that were in use, by size and server.
     returned: Returned,
-    /// Nodes that were retired, since when and their bytes: the oldest first.
-    waiting: VecDeque<(u64, RemotePtr, u64)>,
+    /// Free nodes of a kind, by size and server, each with its first word if that is known.
+    of_kind: BTreeMap<(u64, ServerId), Vec<FreeOfKind>>,
+    /// Nodes that were retired: the oldest first.
+    waiting: VecDeque<Retired>,
     used_bytes: i64,
     retired_bytes: u64,
     unsettled_bytes: u64,
     reclaimed_bytes: u64,
     reused_bytes: u64,
+}
+
+/// A free node of a kind, and its first word if that is known.
+type FreeOfKind = (RemotePtr, Option<u64>);
+
+/// A node that was retired.
+struct Retired {
+    since: u64,
+    node: RemotePtr,
+    bytes: u64,
+    /// The first word of a node of a kind.
+    first_word: Option<u64>,
 }
 
 impl NodeAllocator {
@@ -197,6 +234,41 @@ impl NodeAllocator {
         self.allocate_of(Some(server), bytes).await
     }
 
+    /// Allocates a node of a kind, on `server` if that has memory left, else on any server: memory of such a node, of
+    /// the same size, or else memory to which nothing leads.
+    ///
+    /// ```
+    /// # use farwood_runtime::alloc::{Before, NodeAllocator};
+    /// # use farwood_runtime::*;
+    /// # on_one_shard(async |shard| {
+    /// # let (control, pins) = (shard.control().clone(), shard.pins().clone());
+    /// # let nodes = NodeAllocator::new(control, IndexId(1), 0, pins);
+    /// let node = nodes.allocate_of_kind(ServerId(0), 1000).await?;
+    /// assert_eq!(node.before, Before::Zeros);
+    /// nodes.return_of_kind(node.at, 1000);
+    /// assert_ne!(nodes.allocate(1000).await?, node.at, "it is for such nodes alone");
+    /// let again = nodes.allocate_of_kind(ServerId(0), 1000).await?;
+    /// assert_eq!((again.at, again.before), (node.at, Before::Node(None)));
+    /// # Ok(()) }).unwrap();
+    /// ```
+    ///
+    /// # Errors
+    /// As [`NodeAllocator::allocate`].
+    pub async fn allocate_of_kind(&self, server: ServerId, bytes: u64) -> Result<OfKind, AllocError> {
+        self.reclaim();
+        let of_kind =
+            |server| self.state.borrow_mut().take_of_kind(server, bytes.next_multiple_of(NODE_ALIGN));
+        if let Some(node) = of_kind(Some(server)) {
+            return Ok(node);
+        }
+        match self.allocate_near(server, bytes).await {
+            Ok(Allocated { at, zeroed: true }) => Ok(OfKind { at, before: Before::Zeros }),
+            Ok(Allocated { at, zeroed: false }) => Ok(OfKind { at, before: Before::Anything }),
+            // Another server's will do, or one that came back meanwhile.
+            Err(error) => of_kind(None).ok_or(error),
+        }
+    }
+
     async fn allocate_of(&self, near: Option<ServerId>, bytes: u64) -> Result<Allocated, AllocError> {
         let bytes = bytes.next_multiple_of(NODE_ALIGN);
         let mut search = Search::new(self.control.servers(), near, bytes);
@@ -258,6 +330,25 @@ impl NodeAllocator {
         state.give_back(node, bytes);
     }
 
+    /// Takes back a node of a kind that had such a node's memory ([`Before::Node`]), and never became reachable there.
+    ///
+    /// ```
+    /// # use farwood_runtime::*;
+    /// # on_one_shard(async |shard| {
+    /// # let (control, pins) = (shard.control().clone(), shard.pins().clone());
+    /// # let nodes = NodeAllocator::new(control, IndexId(1), 0, pins);
+    /// let node = nodes.allocate_of_kind(ServerId(0), 64).await?;
+    /// nodes.return_of_kind(node.at, 64);
+    /// assert_eq!(nodes.allocate_of_kind(ServerId(0), 64).await?.at, node.at);
+    /// # Ok(()) }).unwrap();
+    /// ```
+    pub fn return_of_kind(&self, node: RemotePtr, bytes: u64) {
+        let bytes = bytes.next_multiple_of(NODE_ALIGN);
+        let mut state = self.state.borrow_mut();
+        state.used_bytes -= bytes as i64;
+        state.give_back_of_kind(node, bytes, None);
+    }
+
     /// Takes back a node, of any shard, that is out of the index for good: others have taken its place, or its pair was
     /// removed. It is used again when all operations have ended that may have its address. To be called when it is
     /// known that the node is out, and only if no cache, of any compute node, has its address.
@@ -279,8 +370,38 @@ impl NodeAllocator {
     /// # Ok(()) }).unwrap();
     /// ```
     pub fn retire(&self, node: RemotePtr, bytes: u64) {
+        self.wait_for_epoch(node, bytes, None);
+    }
+
+    /// Takes back a node of a kind, of any shard, as [`NodeAllocator::retire`] does. Caches may keep its address: it is
+    /// used again for nodes of the kind alone ([`NodeAllocator::allocate_of_kind`]). `first_word` is what it begins
+    /// with, and will until it is used again.
+    ///
+    /// ```
+    /// # use farwood_runtime::alloc::{Before, NodeAllocator};
+    /// # use farwood_runtime::*;
+    /// # on_one_shard(async |shard| {
+    /// # let (control, pins) = (shard.control().clone(), shard.pins().clone());
+    /// # let nodes = NodeAllocator::new(control, IndexId(1), 0, pins);
+    /// let node = nodes.allocate_of_kind(ServerId(0), 64).await?.at;
+    /// nodes.retire_of_kind(node, 64, 7);
+    /// let since = shard.pins().retired_now();
+    /// while !shard.pins().is_over(since) {
+    ///     shard.control().want_epoch();
+    ///     shard.pause(1_000).await;
+    /// }
+    /// let again = nodes.allocate_of_kind(ServerId(0), 64).await?;
+    /// assert_eq!((again.at, again.before), (node, Before::Node(Some(7))));
+    /// # Ok(()) }).unwrap();
+    /// ```
+    pub fn retire_of_kind(&self, node: RemotePtr, bytes: u64, first_word: u64) {
+        self.wait_for_epoch(node, bytes, Some(first_word));
+    }
+
+    fn wait_for_epoch(&self, node: RemotePtr, bytes: u64, first_word: Option<u64>) {
         let bytes = self.note_retired(node, bytes);
-        self.state.borrow_mut().waiting.push_back((self.pins.retired_now(), node, bytes));
+        let since = self.pins.retired_now();
+        self.state.borrow_mut().waiting.push_back(Retired { since, node, bytes, first_word });
         self.control.want_epoch();
     }
 
@@ -312,7 +433,7 @@ impl NodeAllocator {
     /// Frees the retired nodes that no operation can have the address of any more.
     fn reclaim(&self) {
         let mut state = self.state.borrow_mut();
-        while let Some(&(since, node, bytes)) = state.waiting.front()
+        while let Some(&Retired { since, node, bytes, first_word }) = state.waiting.front()
             && self.pins.is_over(since)
         {
             state.waiting.pop_front();
@@ -320,7 +441,10 @@ impl NodeAllocator {
             state.retired_bytes -= bytes;
             state.reclaimed_bytes += bytes;
             state.used_bytes -= bytes as i64;
-            state.give_back(node, bytes);
+            match first_word {
+                None => state.give_back(node, bytes),
+                known => state.give_back_of_kind(node, bytes, known),
+            }
         }
     }
 
@@ -374,9 +498,10 @@ impl NodeAllocator {
         let state = self.state.borrow();
         let pieces: u64 = state.pieces.iter().map(|piece| piece.bytes).sum();
         let returned: u64 = state.returned.iter().map(|((bytes, _), nodes)| bytes * nodes.len() as u64).sum();
+        let of_kind: u64 = state.of_kind.iter().map(|((bytes, _), nodes)| bytes * nodes.len() as u64).sum();
         Books {
             used_bytes: state.used_bytes,
-            free_bytes: pieces + returned,
+            free_bytes: pieces + returned + of_kind,
             retired_bytes: state.retired_bytes,
             unsettled_bytes: state.unsettled_bytes,
             reclaimed_bytes: state.reclaimed_bytes,
@@ -540,6 +665,20 @@ impl State {
 
     fn give_back(&mut self, node: RemotePtr, bytes: u64) {
         self.returned.entry((bytes, node.server())).or_default().push(node);
+    }
+
+    fn give_back_of_kind(&mut self, node: RemotePtr, bytes: u64, first_word: Option<u64>) {
+        self.of_kind.entry((bytes, node.server())).or_default().push((node, first_word));
+    }
+
+    /// Takes a free node of a kind, of that server if one is named.
+    fn take_of_kind(&mut self, server: Option<ServerId>, bytes: u64) -> Option<OfKind> {
+        let (first, last) = (server.unwrap_or(ServerId(0)), server.unwrap_or(ServerId(u16::MAX)));
+        let mut lists = self.of_kind.range_mut((bytes, first)..=(bytes, last)).map(|(_, nodes)| nodes);
+        let (node, first_word) = lists.find_map(Vec::pop)?;
+        tracing::debug!(name: "alloc.reused", %node, bytes, "memory is used again");
+        self.used_bytes += bytes as i64;
+        Some(OfKind { at: node, before: Before::Node(first_word) })
     }
 
     /// Takes a free node of the smallest of these sizes that there is, and yields its size.

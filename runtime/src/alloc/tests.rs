@@ -434,3 +434,63 @@ fn says_when_a_node_exceeds_a_chunk() {
     let allocator = NodeAllocator::new(cluster(1), IndexId(1), 0, Pins::alone());
     assert_eq!(allocate(&allocator, 16385), Err(AllocError::TooLarge { bytes: 16448, chunk_bytes: 16384 }));
 }
+
+fn allocate_of_kind(allocator: &NodeAllocator, bytes: u64) -> Option<OfKind> {
+    allocator
+        .allocate_of_kind(ServerId(0), bytes)
+        .now_or_never()
+        .expect("embedded control calls are direct")
+        .ok()
+}
+
+/// Leaves of one size, say: a cache that leads to one may lead to the next one there, and to nothing else.
+#[test]
+fn memory_of_a_kind_stays_of_that_kind_and_size() {
+    let (cluster, shards) = two_shards();
+    let (allocator, pins) = &shards[0];
+    let node = allocate_of_kind(allocator, 192).unwrap();
+    assert_eq!(node.before, Before::Zeros);
+    allocator.retire_of_kind(node.at, 192, 7);
+    assert_eq!((allocator.books().retired_bytes, allocator.books().used_bytes), (192, 192));
+    assert_ne!(allocate_of_kind(allocator, 192).unwrap().at, node.at, "an operation may read it");
+    for _ in 0..3 {
+        cluster.move_epoch(|| true);
+        pins.turn();
+    }
+    let rest: Vec<_> = std::iter::from_fn(|| allocate(allocator, 192).ok()).collect();
+    assert!(!rest.contains(&node.at), "others are not given it, not even as the last that there is");
+    let small: Vec<_> = std::iter::from_fn(|| allocate(allocator, 64).ok()).collect();
+    assert!((0..192).step_by(64).all(|at| !small.contains(&node.at.add(at))), "it is not divided");
+    assert!(small.iter().all(|at| !rest.contains(at)));
+    assert_eq!(allocate_of_kind(allocator, 128), None, "nor is it for a node of the kind of another size");
+    let again = allocate_of_kind(allocator, 192).unwrap();
+    assert_eq!((again.at, again.before), (node.at, Before::Node(Some(7))));
+    let books = allocator.books();
+    assert_eq!((books.retired_bytes, books.reclaimed_bytes), (0, 192));
+    allocator.return_of_kind(node.at, 192);
+    assert_eq!(allocator.books().free_bytes, books.free_bytes + 192);
+    let again = allocate_of_kind(allocator, 192).unwrap();
+    assert_eq!(
+        (again.at, again.before),
+        (node.at, Before::Node(None)),
+        "what it begins with is not known any more"
+    );
+    assert_eq!(allocator.books(), books);
+}
+
+/// Where other memory was given back, a node of a kind may have it, and is told that anything may be there.
+#[test]
+fn a_node_of_a_kind_may_have_memory_that_nothing_leads_to() {
+    let allocator = NodeAllocator::new(cluster(2), IndexId(1), 0, Pins::alone());
+    let node = allocator.allocate_on(ServerId(0), 192).now_or_never().unwrap().unwrap().at;
+    allocator.return_extent(node, 192);
+    let again = allocate_of_kind(&allocator, 192).unwrap();
+    assert_eq!((again.at, again.before), (node, Before::Anything));
+    // One of another server is better than none.
+    let far = allocator.allocate_of_kind(ServerId(1), 192).now_or_never().unwrap().unwrap().at;
+    assert_eq!(far.server(), ServerId(1));
+    allocator.return_of_kind(far, 192);
+    while allocate(&allocator, 192).is_ok() {}
+    let last = allocate_of_kind(&allocator, 192).unwrap();
+    assert_eq!((last.at, last.before), (far, Before::Node(None)));
+}
