@@ -174,7 +174,7 @@ const SMART: &[Patch] = &[
     Patch {
         name: "a CAS of unknown outcome had none if its word has changed since",
         file: "index/src/smart/new_node.rs",
-        find: "link != 0 && link != redirect.written",
+        find: "link != redirect.before && link != redirect.written",
         replace: "false",
     },
     Patch {
@@ -194,21 +194,21 @@ const SMART: &[Patch] = &[
     Patch {
         name: "a leaf of a dropped client is not retired when another takes its place",
         file: "index/src/smart/pending.rs",
-        find: "⟦self.retire_all(&left.old);⟧
+        find: "⟦self.retire_all(&meter, left.old);⟧
                 return Ok(());",
         replace: "",
     },
     Patch {
         name: "a dropped removal retires the leaf if its link has changed",
         file: "index/src/smart/pending.rs",
-        find: "link == removed.bits()",
+        find: "link == leaf.link.bits()",
         replace: "!matches!(Link::from_bits(link), Ok(Link::Live(_)))",
     },
     Patch {
         name: "a removal that another client was before retires the leaf",
         file: "index/src/smart/write.rs",
-        find: "removal.settle(found == link.bits());",
-        replace: "removal.settle(!matches!(Link::from_bits(found), Ok(Link::Live(_))) || found == link.bits());",
+        find: "removal.settle(meter, found == link.bits());",
+        replace: "removal.settle(meter, !matches!(Link::from_bits(found), Ok(Link::Live(_))) || found == link.bits());",
     },
     Patch {
         name: "a client retires nodes that another one has taken out",
@@ -243,8 +243,32 @@ const SMART: &[Patch] = &[
     Patch {
         name: "another key's leaf is believed by any snapshot",
         file: "index/src/smart/decide.rs",
-        find: "snapshot.fresh || parent == snapshot.holder",
+        find: "parent == snapshot.holder && is_below()",
         replace: "true",
+    },
+    Patch {
+        name: "a leaf that is new is live before it is in the tree",
+        file: "index/src/smart/new_node.rs",
+        find: "Before::Node(_) => ⟦Link::New⟧,",
+        replace: "live",
+    },
+    Patch {
+        name: "a leaf of another slot of the same node is believed by an old snapshot",
+        file: "index/src/smart/decide.rs",
+        find: "view.begins_as(key, snapshot.next)",
+        replace: "true",
+    },
+    Patch {
+        name: "a leaf is retired when the CAS of its slot has ended, whatever it found",
+        file: "index/src/smart/out.rs",
+        find: "by_us || tree.comes_out(&leaving.leaf).await",
+        replace: "{ _ = by_us; true }",
+    },
+    Patch {
+        name: "a scan goes on with slots of an earlier epoch",
+        file: "index/src/smart/scan.rs",
+        find: "self.since != known",
+        replace: "false",
     },
     Patch {
         name: "a frozen node is believed by any snapshot",

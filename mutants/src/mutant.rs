@@ -55,6 +55,7 @@ pub(crate) const TARGETS: &[&str] = &[
     "index/src/smart/insert.rs",
     "index/src/smart/lookup.rs",
     "index/src/smart/new_node.rs",
+    "index/src/smart/out.rs",
     "index/src/smart/pending.rs",
     "index/src/smart/replace.rs",
     "index/src/smart/scan.rs",

@@ -526,8 +526,12 @@ impl NodeAllocator {
         let pieces = state.pieces.iter().map(|piece| (piece.start, piece.bytes));
         let returned =
             state.returned.iter().flat_map(|((bytes, _), nodes)| nodes.iter().map(|node| (*node, *bytes)));
-        let waiting = state.waiting.iter().map(|(_, node, bytes)| (*node, *bytes));
-        pieces.chain(returned).chain(waiting).collect()
+        let of_kind = state
+            .of_kind
+            .iter()
+            .flat_map(|((bytes, _), nodes)| nodes.iter().map(|(node, _)| (*node, *bytes)));
+        let waiting = state.waiting.iter().map(|retired| (retired.node, retired.bytes));
+        pieces.chain(returned).chain(of_kind).chain(waiting).collect()
     }
 
     /// Returns the place of the server whose turn it is, and passes the turn on.
@@ -678,6 +682,7 @@ impl State {
         let (node, first_word) = lists.find_map(Vec::pop)?;
         tracing::debug!(name: "alloc.reused", %node, bytes, "memory is used again");
         self.used_bytes += bytes as i64;
+        self.reused_bytes += bytes;
         Some(OfKind { at: node, before: Before::Node(first_word) })
     }
 

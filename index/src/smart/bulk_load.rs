@@ -35,8 +35,7 @@ pub(super) async fn run<V: Verbs, K: AsRef<[u8]>, U: AsRef<[u8]>>(
     let at = tree.shared.entry.root;
     let (node, slot) = loader.place(root, at.server(), Symbol::Byte(0), Parent::Root).await?;
     loader.writer.drain(0).await?;
-    let written = Link::Live(Parent::Root).bits();
-    let redirect = Redirect { at, expected: 0, desired: Lead::Slot(slot), node: node.ptr(), written };
+    let redirect = Redirect::new(at, 0, Lead::Slot(slot), node, Link::Live(Parent::Root));
     // The redirect may take effect even if this future is dropped meanwhile: better lose the nodes than share them.
     let nodes = loader.writer.publish();
     if tree.redirect(&loader.writer.meter, &redirect, &mut budget).await?.is_err() {

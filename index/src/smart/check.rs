@@ -251,7 +251,8 @@ impl<V: Verbs> Walk<'_, V> {
                 items.push(Item::Ahead(Ahead { slot, from: node, ..ahead.clone() }));
                 return Ok(());
             }
-            NodeLink::Live(_) => {}
+            // A leaf that is new has come into the tree, since a slot leads there.
+            NodeLink::Live(_) | NodeLink::New => {}
         }
         let key = view.key()?;
         let value = &image[view.value()?];

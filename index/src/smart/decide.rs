@@ -5,10 +5,15 @@
 //! operation began, in a node that was part of the tree at that moment; one from the cache is not. A conclusion from a
 //! fresh snapshot is true at that moment. From another one only this is concluded:
 //!
-//! - A live leaf with the key is the key's leaf, whichever slot led there.
+//! - A live leaf with the key is the key's leaf, whichever slot led there. One that is new in memory of another leaf is
+//!   not known to be in the tree (`out.rs`).
 //! - A slot of an inner node that is not frozen belongs to the tree: its snapshot is fresh.
 //! - A node whose link names the holder of the slot is still that holder's child (the *reverse check*, SMART section
-//!   4.3): links change before slots do. Then the snapshot may count as fresh.
+//!   4.3): links change before slots do. Then the snapshot may count as fresh. A leaf's memory may be another leaf's by
+//!   now, that the same holder has in another slot: so its key has to begin with the bytes that lead to this one.
+//!
+//! A leaf that a snapshot leads to which is not fresh may even become another one while it is read, line by line: all
+//! that is concluded has to be in one line with the link, or the checksum has to fit.
 
 use farwood_runtime::RemotePtr;
 
@@ -31,13 +36,24 @@ pub(super) struct SlotSnapshot {
     pub(super) holder_type: u8,
     /// True if the slot had this content at some moment since the operation began.
     pub(super) fresh: bool,
+    /// False if a leaf that moved led here, so that the slot itself may lead somewhere else.
+    pub(super) direct: bool,
 }
 
 impl SlotSnapshot {
     /// Makes a snapshot of the root word.
     pub(super) fn root(slot: Slot, fresh: bool) -> Self {
         let symbol = Symbol::Byte(0);
-        SlotSnapshot { holder: Parent::Root, index: 0, slot, symbol, next: 0, holder_type: 0, fresh }
+        SlotSnapshot {
+            holder: Parent::Root,
+            index: 0,
+            slot,
+            symbol,
+            next: 0,
+            holder_type: 0,
+            fresh,
+            direct: true,
+        }
     }
 
     /// Yields the slot's address.
@@ -51,7 +67,7 @@ impl SlotSnapshot {
     /// Makes a fresh snapshot of the slot, which holds `slot` now.
     #[must_use]
     pub(super) fn with(&self, slot: Slot) -> Self {
-        SlotSnapshot { slot, fresh: true, ..*self }
+        SlotSnapshot { slot, fresh: true, direct: true, ..*self }
     }
 }
 
@@ -115,6 +131,7 @@ pub(super) fn decide_inner(
         next: position + 1,
         holder_type: header.node_type,
         fresh: true,
+        direct: true,
     };
     match view.seek(symbol) {
         Sought::Slot { index, slot } => InnerStep::On(on(index, slot)),
@@ -151,9 +168,13 @@ pub(super) fn decide_leaf(
         Ok(view) => view,
         Err(rejection) => return LeafStep::Not(rejection),
     };
+    let is_whole = || snapshot.fresh || view.is_of_one_leaf(key.len());
+    let is_below = || view.begins_as(key, snapshot.next) && is_whole();
     match (view.link, view.is_of(key)) {
-        (Link::Live(_), true) => LeafStep::Here,
-        (Link::Live(parent), false) if snapshot.fresh || parent == snapshot.holder => LeafStep::Other,
+        (Link::Live(_), true) if is_whole() => LeafStep::Here,
+        (Link::New, true) if snapshot.fresh => LeafStep::Here,
+        (Link::Live(_) | Link::New, false) if snapshot.fresh => LeafStep::Other,
+        (Link::Live(parent), false) if parent == snapshot.holder && is_below() => LeafStep::Other,
         (Link::Removed { .. }, _) if snapshot.fresh => LeafStep::Gone,
         (Link::Moved { to, class }, _) if snapshot.fresh => LeafStep::Moved(to, class),
         _ => LeafStep::Stale,
@@ -183,6 +204,7 @@ mod tests {
             next: 1,
             holder_type: 2,
             fresh,
+            direct: true,
         }
     }
 
@@ -277,30 +299,75 @@ mod tests {
         assert!(matches!(decide(header, &full, link, true, b"xb", true), InnerStep::On(_)));
     }
 
+    /// Makes the image of a leaf, and decides by a snapshot of a slot for keys with "x".
+    fn decide_by(link: Link, own: &[u8], key: &[u8], fresh: bool) -> LeafStep {
+        let format = LeafFormat::new(80, 8).unwrap();
+        let mut image = vec![0; format.leaf_bytes(format.class_for(own.len(), 5))];
+        format.build(&mut image, link, own, b"value");
+        decide_leaf(format.view(&image).as_ref().map_err(|rejection| *rejection), &snapshot(fresh), key)
+    }
+
     #[test]
     fn every_leaf_by_every_snapshot() {
         use LeafStep::{Gone, Here, Moved, Other, Stale};
-        let format = LeafFormat::new(8, 8).unwrap();
         let (parent, other) = (Link::Live(Parent::Node(child(10))), Link::Live(Parent::Node(child(11))));
         let moved = Link::Moved { to: child(40), class: 1 };
         let on = Moved(child(40), 1);
         for (link, key, not_fresh, fresh) in [
-            (parent, b"own", Here, Here),
-            (other, b"own", Here, Here),
-            (parent, b"oth", Other, Other),
-            (other, b"oth", Stale, Other),
-            (Link::removed(1), b"own", Stale, Gone),
-            (Link::removed(1), b"oth", Stale, Gone),
-            (moved, b"own", Stale, on),
-            (moved, b"oth", Stale, on),
+            (parent, b"xwn", Here, Here),
+            (other, b"xwn", Here, Here),
+            (parent, b"xth", Other, Other),
+            (other, b"xth", Stale, Other),
+            (Link::New, b"xwn", Stale, Here),
+            (Link::New, b"xth", Stale, Other),
+            (Link::removed(1), b"xwn", Stale, Gone),
+            (Link::removed(1), b"xth", Stale, Gone),
+            (moved, b"xwn", Stale, on),
+            (moved, b"xth", Stale, on),
         ] {
-            let mut image = vec![0; 64];
-            format.build(&mut image, link, b"own", b"value");
-            let view = format.view(&image).unwrap();
-            assert_eq!(decide_leaf(Ok(&view), &snapshot(false), key), not_fresh, "{link:?} {key:?}");
-            assert_eq!(decide_leaf(Ok(&view), &snapshot(true), key), fresh, "{link:?} {key:?}");
+            assert_eq!(decide_by(link, b"xwn", key, false), not_fresh, "{link:?} {key:?}");
+            assert_eq!(decide_by(link, b"xwn", key, true), fresh, "{link:?} {key:?}");
         }
         let not = Rejection::NotANode { found: 0 };
-        assert_eq!(decide_leaf(Err(not), &snapshot(true), b"own"), LeafStep::Not(not));
+        assert_eq!(decide_leaf(Err(not), &snapshot(true), b"xwn"), LeafStep::Not(not));
+    }
+
+    /// The memory of a leaf in slot "x" became that of a leaf in another slot of the same node.
+    #[test]
+    fn a_leaf_of_another_slot_says_nothing() {
+        let parent = Link::Live(Parent::Node(child(10)));
+        assert_eq!(decide_by(parent, b"y", b"x", false), LeafStep::Stale);
+        assert_eq!(decide_by(parent, b"xy", b"x", false), LeafStep::Other);
+        let at_end = SlotSnapshot { symbol: Symbol::End, next: 2, ..snapshot(false) };
+        let format = LeafFormat::new(8, 8).unwrap();
+        let mut image = vec![0; 64];
+        format.build(&mut image, parent, b"y", b"value");
+        let view = format.view(&image).unwrap();
+        assert_eq!(decide_leaf(Ok(&view), &at_end, b"x"), LeafStep::Stale);
+    }
+
+    /// A READ by an old slot may have one leaf's first line, and another's second.
+    #[test]
+    fn a_key_of_two_lines_is_believed_with_its_checksum() {
+        let (link, format) = (Link::Live(Parent::Node(child(10))), LeafFormat::new(80, 8).unwrap());
+        let (one, two) = ([b'x'; 60], [&[b'x'; 59][..], b"y"].concat());
+        let image = |key: &[u8], value: &[u8]| {
+            let mut image = vec![0; 128];
+            format.build(&mut image, link, key, value);
+            image
+        };
+        let mut torn = image(&two, b"v");
+        torn[64..].copy_from_slice(&image(&one, b"w")[64..]);
+        for (image, key, not_fresh, fresh) in [
+            (&image(&one, b"w"), &one[..], LeafStep::Here, LeafStep::Here),
+            (&image(&two, b"v"), &one[..], LeafStep::Other, LeafStep::Other),
+            (&torn, &one[..], LeafStep::Stale, LeafStep::Here),
+            (&torn, &two[..], LeafStep::Stale, LeafStep::Other),
+            (&torn, &one[..40], LeafStep::Other, LeafStep::Other),
+        ] {
+            let view = format.view(image).unwrap();
+            assert_eq!(decide_leaf(Ok(&view), &snapshot(false), key), not_fresh, "{key:?}");
+            assert_eq!(decide_leaf(Ok(&view), &snapshot(true), key), fresh, "{key:?}");
+        }
     }
 }

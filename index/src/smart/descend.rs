@@ -73,6 +73,7 @@ impl<V: Verbs> Tree<V> {
                 next,
                 holder_type: route.class,
                 fresh: false,
+                direct: true,
             });
         }
         self.read_root(meter, budget).await

@@ -21,10 +21,10 @@ use farwood_runtime::{Buf, Chain, Meter, Verbs};
 
 use super::Tree;
 use super::decide::SlotSnapshot;
+use super::pending::Old;
 use super::write::Outcome;
 use crate::error::{AccessError, WriteError};
 use crate::layout::radix::{Child, Header, Link, Parent, Slot};
-use crate::shell::nodes::NodeList;
 use crate::step::Budget;
 
 impl<V: Verbs> Tree<V> {
@@ -58,19 +58,18 @@ impl<V: Verbs> Tree<V> {
     ) -> Result<Outcome, WriteError> {
         self.cover_slot(meter, &mut snapshot, budget).await?;
         let class = self.leaf().class_for(key.len(), value.len());
-        let bytes = self.leaf().leaf_bytes(class);
         let server = snapshot.at(self.shared.entry.root).server();
-        let new = self.new_leaf(server, bytes).await?;
-        let leaf = new.at;
-        let link = Link::Live(snapshot.holder);
-        let mut buf: Buf = self.verbs.lease(bytes);
-        self.leaf().build(&mut buf, link, key, value);
+        let new = self.new_leaf(server, class).await?;
+        let (place, live) = (*new, Link::Live(snapshot.holder));
+        let (leaf, link) = (place.at, place.link(live));
+        let buf: Buf = self.leaf_image(&place, live, key, value);
         let slot = Slot::leaf(snapshot.symbol, leaf, class);
         let redirect = self.redirect_of(&snapshot, slot, leaf, link);
         let mut redirected =
-            self.write_and_redirect(meter, (new, buf), NodeList::new(), &redirect, budget).await?;
+            self.write_and_redirect(meter, (new, buf), Old::Nothing, &redirect, budget).await?;
         loop {
             let Err((nodes, found)) = redirected else {
+                self.reveal(meter, &place, live);
                 self.amend_cache(&snapshot, slot);
                 return Ok(Outcome::Done(true));
             };
@@ -82,7 +81,7 @@ impl<V: Verbs> Tree<V> {
             };
             self.cover_slot(meter, &mut snapshot, budget).await?;
             let redirect = self.redirect_of(&snapshot, slot, leaf, link);
-            redirected = self.publish(meter, nodes, NodeList::new(), &redirect, budget).await?;
+            redirected = self.publish(meter, nodes, Old::Nothing, &redirect, budget).await?;
         }
     }
 

@@ -48,8 +48,11 @@ impl<V: Verbs> Tree<V> {
             };
             let view = self.leaf().view(&buf);
             snapshot = match decide_leaf(view.as_ref().map_err(|rejection| *rejection), &leaf, key) {
-                LeafStep::Here => match view.and_then(|view| view.value()) {
-                    Ok(range) => return Ok(Some(Value::at(buf, range))),
+                LeafStep::Here => match view.and_then(|view| Ok((view.link, view.value()?))) {
+                    Ok((link, range)) => {
+                        self.welcome(meter, &leaf, link);
+                        return Ok(Some(Value::at(buf, range)));
+                    }
                     Err(rejection) => {
                         torn += 1;
                         budget.spend(
@@ -136,6 +139,6 @@ impl<V: Verbs> Tree<V> {
         let at = snapshot.at(self.shared.entry.root);
         self.cas_without_awaiting(meter, at, snapshot.slot.bits(), slot.bits());
         self.amend_cache(snapshot, slot);
-        snapshot.with(slot)
+        SlotSnapshot { direct: false, ..snapshot.with(slot) }
     }
 }

@@ -15,7 +15,10 @@
 //! | scan | levels below the root word, leaves included, in windows | | | |
 //!
 //! Without `lock_free_nodes` an insert takes two more: lock and unlock of the inner node. A put of an absent key whose
-//! slot leads to another key's leaf takes two more than an insert: it has locked the leaf.
+//! slot leads to another key's leaf takes two more than an insert: it has locked the leaf. A leaf in memory of another
+//! one that was removed takes a CAS more that is not awaited (`new_node.rs`); that of one that has moved takes a round
+//! trip more with `fused`. Leaves that are out are seen off in the background (`out.rs`): by one READ if the CAS of the
+//! slot succeeded and their lock is free.
 //!
 //! # Words
 //!
@@ -37,7 +40,8 @@
 //! - A leaf's link decides what became of it, and not its slot: a client that reads a leaf over an old copy of its
 //!   parent would otherwise find a value that others no longer see.
 //! - Read delegation joins no read that began before (`farwood_lock`, windows).
-//! - Nodes and leaves that were replaced or removed are not reused in this release.
+//! - The memory of leaves that were removed, or replaced, is used again, for leaves of the same size (`out.rs`); that
+//!   of inner nodes that were replaced is not.
 
 mod bulk_load;
 mod check;
@@ -47,6 +51,7 @@ mod descend;
 mod insert;
 mod lookup;
 mod new_node;
+mod out;
 mod pending;
 mod replace;
 mod scan;
@@ -150,15 +155,22 @@ impl Algorithm for SmartAlgorithm {
     const FILLED: Filled = Filled::InnerNodes;
     const TRIAL: Trial = Trial {
         rare_paths: &[
+            "alloc.reclaimed",
             "alloc.retired",
+            "alloc.reused",
             "alloc.unsettled",
             "janitor.again",
             "cache.evicted",
             "smart.header.split",
             "smart.leaf.estranged",
+            "smart.leaf.locked",
             "smart.leaf.moved",
+            "smart.leaf.recycled",
+            "smart.leaf.retired",
+            "smart.leaf.sought",
             "smart.leaf.split",
             "smart.leaf.superseded",
+            "smart.leaf.welcomed",
             "smart.link.lost",
             "smart.link.restored",
             "smart.node.frozen",
@@ -171,6 +183,7 @@ impl Algorithm for SmartAlgorithm {
             "smart.read.slow",
             "smart.redirect.settled",
             "smart.replace.lost",
+            "smart.scan.resumed",
             "smart.slot.lost",
             "smart.snapshot.stale",
             "smart.split.lost",
@@ -179,7 +192,7 @@ impl Algorithm for SmartAlgorithm {
             "smart.turn.waited",
             "smart.type.switched",
         ],
-        // Leaves that are replaced are not reused.
+        // Inner nodes that are replaced are not used again, nor are leaves where the epoch does not move on.
         bytes_per_server: 16 << 20,
         // Caches hold nothing below some 12 KiB, and segments of 4 KiB.
         cache_bytes: &[600, 13_000, 15_000, 17_000, 21_000, 1 << 20],
@@ -244,7 +257,7 @@ impl Algorithm for SmartAlgorithm {
             let update = 2 + u64::from(!fused) + u64::from(!rear_lock);
             (1..=1, update..=update)
         } else {
-            // A leaf in memory that was used before takes one more.
+            // A leaf in memory of another one that has moved takes one more.
             (1..=1, 2..=3)
         }
     }

@@ -18,10 +18,11 @@
 
 use std::rc::Rc;
 
-use farwood_runtime::{Chain, Meter, RemotePtr, Verbs};
+use farwood_runtime::{Chain, Meter, Verbs};
 
 use super::Tree;
-use super::new_node::{NewNodes, Redirect};
+use super::new_node::{NewList, NewNodes, Redirect};
+use super::out::OutLeaf;
 use crate::error::AccessError;
 use crate::layout::radix::{Child, Link};
 use crate::shell::nodes::NodeList;
@@ -34,11 +35,20 @@ pub(super) struct Pending<V: Verbs> {
     left: Option<Left>,
 }
 
+/// The nodes that new ones take the place of.
+pub(super) enum Old {
+    Nothing,
+    /// Inner nodes.
+    Nodes(NodeList),
+    /// The leaf of the same key.
+    Leaf(OutLeaf),
+}
+
 /// The work that is left until the nodes are in the tree, or for the case that they do not come into it.
 struct Left {
-    nodes: NodeList,
-    /// Nodes whose place they take.
-    old: NodeList,
+    nodes: NewList,
+    /// The nodes whose place they take.
+    old: Old,
     /// The CAS that publishes them, once it was posted.
     redirect: Option<Redirect>,
     /// An old node whose link names one of them, as soon as a CAS that was posted takes effect; and its link before.
@@ -47,13 +57,13 @@ struct Left {
 
 impl<V: Verbs> Pending<V> {
     pub(super) fn new(tree: &Rc<Tree<V>>, mut nodes: NewNodes<'_, V>) -> Self {
-        let left = Left { nodes: nodes.publish(), old: NodeList::new(), redirect: None, link: None };
+        let left = Left { nodes: nodes.publish(), old: Old::Nothing, redirect: None, link: None };
         Pending { tree: Rc::clone(tree), left: Some(left) }
     }
 
     /// Notes that the nodes take the place of these, which are retired then.
-    pub(super) fn instead_of(mut self, old: impl IntoIterator<Item = (RemotePtr, u64)>) -> Self {
-        self.left().old.extend(old);
+    pub(super) fn instead_of(mut self, old: Old) -> Self {
+        self.left().old = old;
         self
     }
 
@@ -77,9 +87,9 @@ impl<V: Verbs> Pending<V> {
     }
 
     /// Notes that the nodes are part of the tree.
-    pub(super) fn done(mut self) {
+    pub(super) fn done(mut self, meter: &Meter) {
         let left = self.left.take().expect("the fate is not known");
-        self.tree.retire_all(&left.old);
+        self.tree.retire_all(meter, left.old);
     }
 
     /// Yields the nodes, for another try, after the CAS failed. No link names them.
@@ -103,66 +113,65 @@ impl<V: Verbs> Drop for Pending<V> {
 }
 
 /// A leaf that is removed by a CAS on its way. If the future that holds this is dropped, the janitor finds out what
-/// became of the CAS, and the leaf is retired if it is out.
+/// became of the CAS, and the leaf is seen off if it is out.
 #[must_use]
 pub(super) struct Removal<V: Verbs> {
     tree: Rc<Tree<V>>,
-    leaf: Child,
-    bytes: u64,
-    /// The leaf's link then, which no other client writes.
-    removed: Link,
-    /// True while a CAS may take effect, or has.
-    is_open: bool,
+    /// The leaf, with the link that no other client writes; none if no CAS may take effect any more.
+    leaf: Option<OutLeaf>,
 }
 
 impl<V: Verbs> Removal<V> {
-    /// Notes that the CAS is posted next that makes the link of `leaf`, of `bytes` bytes, `removed`.
-    pub(super) fn of(tree: &Rc<Tree<V>>, leaf: Child, bytes: u64, removed: Link) -> Self {
-        Removal { tree: Rc::clone(tree), leaf, bytes, removed, is_open: true }
+    /// Notes that the CAS is posted next that removes the leaf.
+    pub(super) fn of(tree: &Rc<Tree<V>>, leaf: OutLeaf) -> Self {
+        Removal { tree: Rc::clone(tree), leaf: Some(leaf) }
     }
 
     /// Notes whether the CAS has removed the leaf.
-    pub(super) fn settle(mut self, is_out: bool) {
-        self.is_open = false;
-        if is_out {
-            self.tree.allocator.retire_for_good(self.leaf.ptr(), self.bytes);
+    pub(super) fn settle(mut self, meter: &Meter, is_out: bool) {
+        if let Some(leaf) = self.leaf.take().filter(|_| is_out) {
+            self.tree.see_off(meter, leaf);
         }
     }
 }
 
 impl<V: Verbs> Drop for Removal<V> {
     fn drop(&mut self) {
-        if !self.is_open {
-            return;
-        }
-        let (tree, leaf, bytes, removed) = (Rc::clone(&self.tree), self.leaf.ptr(), self.bytes, self.removed);
+        let Some(leaf) = self.leaf.take() else { return };
+        let tree = Rc::clone(&self.tree);
         self.tree.verbs.defer(async move {
+            let (meter, at) = (Meter::default(), leaf.at.ptr());
             // The READ goes behind the CAS, on its queue pair.
-            let link =
-                tree.persist(async || tree.read_word(&Meter::default(), leaf, &mut tree.budget()).await);
+            let link = tree.persist(async || tree.read_word(&meter, at, &mut tree.budget()).await);
             match link.await {
-                Ok(link) if link == removed.bits() => tree.allocator.retire_for_good(leaf, bytes),
+                Ok(link) if link == leaf.link.bits() => tree.see_off(&meter, leaf),
                 Ok(_) => {}
-                Err(_) => tree.allocator.retire_unsettled(leaf, bytes),
+                Err(_) => tree.allocator.retire_unsettled(at, tree.leaf().leaf_bytes(leaf.class) as u64),
             }
         });
     }
 }
 
 impl<V: Verbs> Tree<V> {
-    fn retire_all(&self, nodes: &[(RemotePtr, u64)]) {
-        nodes.iter().for_each(|&(node, bytes)| self.allocator.retire_for_good(node, bytes));
+    fn retire_all(self: &Rc<Self>, meter: &Meter, old: Old) {
+        match old {
+            Old::Nothing => {}
+            Old::Nodes(nodes) => {
+                nodes.iter().for_each(|&(node, bytes)| self.allocator.retire_for_good(node, bytes));
+            }
+            Old::Leaf(leaf) => self.see_off(meter, leaf),
+        }
     }
 
     /// Undoes what is left of new nodes, unless they came into the tree.
-    async fn take_back(&self, left: Left) -> Result<(), AccessError> {
+    async fn take_back(self: &Rc<Self>, left: Left) -> Result<(), AccessError> {
         let meter = Meter::default();
         if let Some(redirect) = &left.redirect {
             // The READs go behind the CAS, on its queue pair.
             let redirected =
                 self.persist(async || self.has_redirected(&meter, redirect, &mut self.budget()).await);
             if redirected.await? {
-                self.retire_all(&left.old);
+                self.retire_all(&meter, left.old);
                 return Ok(());
             }
         }
@@ -179,7 +188,7 @@ impl<V: Verbs> Tree<V> {
             })
             .await?;
         }
-        left.nodes.iter().for_each(|&(node, bytes)| self.allocator.return_extent(node, bytes));
+        drop(NewNodes::of(self, left.nodes));
         Ok(())
     }
 }

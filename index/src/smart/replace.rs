@@ -27,6 +27,7 @@ use smallvec::SmallVec;
 use super::Tree;
 use super::decide::{InnerStep, SlotSnapshot, decide_inner};
 use super::new_node::NewNodes;
+use super::pending::Old;
 use super::write::Outcome;
 use crate::error::{AccessError, WriteError};
 use crate::layout::radix::{
@@ -167,7 +168,7 @@ impl<V: Verbs> Tree<V> {
         let reserved = match roomier {
             None => None,
             Some(node_type) => {
-                let mut nodes = self.new_nodes();
+                let mut nodes = self.nodes();
                 let at = nodes.add(self.types().node_bytes(node_type)).await?;
                 Some(ReservedNode { nodes, at, node_type })
             }
@@ -248,7 +249,7 @@ impl<V: Verbs> Tree<V> {
                 Ok(ReservedNode { node_type, ..reserved })
             }
             reserved => {
-                let mut nodes = self.new_nodes();
+                let mut nodes = self.nodes();
                 match (nodes.add(bytes).await, reserved) {
                     (Ok(at), _) => Ok(ReservedNode { nodes, at, node_type }),
                     (Err(error @ WriteError::Alloc(_)), Some(reserved)) => {
@@ -280,8 +281,8 @@ impl<V: Verbs> Tree<V> {
         self.write_new(meter, [(copy, buf)], budget).await?;
         let slot = Slot::inner(snapshot.symbol, copy, node_type);
         let redirect = self.redirect_of(&snapshot, slot, copy, link);
-        let found = match self.publish(meter, nodes, SmallVec::from_slice(emptied), &redirect, budget).await?
-        {
+        let old = Old::Nodes(SmallVec::from_slice(emptied));
+        let found = match self.publish(meter, nodes, old, &redirect, budget).await? {
             Ok(()) => {
                 self.tell_children(meter, &live, emptied, copy);
                 slot
@@ -329,7 +330,7 @@ impl<V: Verbs> Tree<V> {
     async fn estrange(&self, meter: &Meter, leaf: Child, budget: &mut Budget) -> Result<(), AccessError> {
         let unnamed = Link::Live(Parent::Node(leaf)).bits();
         let mut link = self.read_word(meter, leaf.ptr(), budget).await?;
-        while link != unnamed && matches!(Link::from_bits(link), Ok(Link::Live(_))) {
+        while link != unnamed && matches!(Link::from_bits(link), Ok(Link::Live(_) | Link::New)) {
             let mut chain = Chain::new(leaf.ptr().server());
             chain.cas(leaf.ptr(), link, unnamed);
             link = match self.verbs.submit(meter, chain).await {

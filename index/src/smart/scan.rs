@@ -5,10 +5,12 @@
 //! window of the queue's slots is read at once; a leaf becomes a pair, an inner node its slots. The pairs at the front
 //! go out.
 //!
-//! A slot that was read stays good however long the scan takes: its leaf says itself whether it is live, or which leaf
-//! took its place, and an inner node that was replaced since keeps what it had. Keys that are there during the whole
-//! scan are below the slots that were read; others may be missed. Nothing of the cache is used but the root word, which
-//! the root node vouches for (reverse check).
+//! A slot that was read stays good while the epoch is pinned: its leaf says itself whether it is live, or which leaf
+//! took its place, and an inner node that was replaced since keeps what it had. Between two windows of a scan nothing
+//! is pinned. If the epoch has moved on meanwhile, a leaf's memory may be another leaf's, so the slots are forgotten,
+//! and the scan goes on from the root, behind the last key. Keys that are there during the whole scan are below the
+//! slots that were read; others may be missed. Nothing of the cache is used but the root word, which the root node
+//! vouches for (reverse check).
 
 use std::collections::VecDeque;
 use std::ops::Bound;
@@ -177,6 +179,8 @@ struct Cursor<V: Verbs> {
     left: usize,
     /// None before the root was read.
     queue: Option<VecDeque<Item>>,
+    /// The epoch that was known before the first slot of the queue was read.
+    since: u64,
     /// The key that went out last: none goes out that is not above it.
     last: Option<Bytes>,
 }
@@ -193,6 +197,7 @@ pub(super) fn stream<V: Verbs>(
         range: Range { start, end },
         left: limit.unwrap_or(usize::MAX),
         queue: None,
+        since: 0,
         last: None,
     };
     scan::stream(tree, cursor)
@@ -204,6 +209,7 @@ impl<V: Verbs> Windows for Cursor<V> {
         if self.left == 0 || self.range.is_empty() {
             return Ok(Vec::new());
         }
+        self.forget_old_slots();
         if self.queue.is_none() {
             self.queue = Some(self.first_items(&mut budget).await?);
         }
@@ -222,6 +228,23 @@ impl<V: Verbs> Windows for Cursor<V> {
 }
 
 impl<V: Verbs> Cursor<V> {
+    /// Forgets slots of an earlier epoch: what they led to may be used for something else by now. While this one is
+    /// pinned, memory is not used again that was in the tree when it, or the one before, was known.
+    fn forget_old_slots(&mut self) {
+        let known = self.tree.verbs.pins().retired_now();
+        let leads_on = |queue: &VecDeque<Item>| queue.iter().any(|item| matches!(item, Item::Ahead(_)));
+        if self.since != known && self.queue.as_ref().is_some_and(leads_on) {
+            tracing::debug!(name: "smart.scan.resumed", "a scan goes down from the root again");
+            self.queue = None;
+            if let Some(last) = &self.last {
+                self.range.start = Bound::Excluded(last.clone());
+            }
+        }
+        if self.queue.is_none() {
+            self.since = known;
+        }
+    }
+
     /// Takes the pairs at the front of the queue.
     fn take_pairs(&mut self) -> Vec<Pair> {
         let mut pairs = Vec::new();
@@ -387,7 +410,7 @@ impl<V: Verbs> Cursor<V> {
             Link::Moved { to, class } => {
                 Became::Again(Ahead { slot: Slot::leaf(ahead.slot.symbol(), to, class), ..*ahead })
             }
-            Link::Live(_) => {
+            Link::Live(_) | Link::New => {
                 let key = view.key()?;
                 if !self.range.holds(key) {
                     return Ok(Became::Items(Vec::new()));

@@ -29,7 +29,7 @@ use smallvec::SmallVec;
 use super::Tree;
 use super::decide::SlotSnapshot;
 use super::descend::PrefixMismatch;
-use super::new_node::{NewNodes, Redirect};
+use super::new_node::{LeafPlace, NewNodes, Redirect};
 use super::pending::Pending;
 use super::write::Outcome;
 use crate::error::{AccessError, WriteError};
@@ -139,7 +139,7 @@ impl<V: Verbs> Tree<V> {
         (old, link): (Child, Link),
         budget: &mut Budget,
     ) -> Result<Option<Slot>, AccessError> {
-        if link == Link::Live(snapshot.holder) || link == Link::Live(Parent::Node(old)) {
+        if [Link::New, Link::Live(snapshot.holder), Link::Live(Parent::Node(old))].contains(&link) {
             return Ok(None);
         }
         for look in 0..LOOKS_MAX {
@@ -173,8 +173,8 @@ impl<V: Verbs> Tree<V> {
         budget: &mut Budget,
     ) -> Result<Outcome, WriteError> {
         let Split { snapshot, key, .. } = split;
-        let mut nodes = self.new_nodes();
-        let (images, places) = self.new_images(&split, &mut nodes).await?;
+        let mut nodes = self.nodes();
+        let (images, places, leaf) = self.new_images(&split, &mut nodes).await?;
         let (first, last) = (places[0], places[places.len() - 1]);
         let new_link = Link::Live(Parent::Node(last));
         let mut pending = Pending::new(self, nodes);
@@ -189,7 +189,8 @@ impl<V: Verbs> Tree<V> {
         let redirect: Redirect = self.redirect_of(&snapshot, slot, first, Link::Live(snapshot.holder));
         pending.redirects(&redirect);
         let Err(found) = self.redirect(meter, &redirect, budget).await? else {
-            pending.done();
+            pending.done(meter);
+            self.reveal(meter, &leaf, new_link);
             self.amend_cache(&snapshot, slot);
             return Ok(Outcome::Done(true));
         };
@@ -214,12 +215,12 @@ impl<V: Verbs> Tree<V> {
     }
 
     /// Builds the images of all new nodes with their addresses, and yields also the addresses of the inner ones from
-    /// the top.
+    /// the top, and the leaf's.
     async fn new_images(
         &self,
         split: &Split<'_>,
         nodes: &mut NewNodes<'_, V>,
-    ) -> Result<(SmallVec<[(Child, Buf); 4]>, SmallVec<[Child; 2]>), WriteError> {
+    ) -> Result<(SmallVec<[(Child, Buf); 4]>, SmallVec<[Child; 2]>, LeafPlace), WriteError> {
         let Split { snapshot, key, value, symbol, parting, old_slot, .. } = *split;
         let spans: SmallVec<[(usize, usize); 2]> = prefixes(snapshot.next, parting).collect();
         let bytes = self.types().node_bytes(NEW_TYPE);
@@ -228,25 +229,22 @@ impl<V: Verbs> Tree<V> {
             places.push(nodes.add(bytes).await?);
         }
         let class = self.leaf().class_for(key.len(), value.len());
-        let leaf_bytes = self.leaf().leaf_bytes(class);
-        let leaf = nodes.add(leaf_bytes).await?;
+        let leaf = nodes.add_leaf(places[0].ptr().server(), class).await?;
         let mut images = SmallVec::new();
         let mut holder = snapshot.holder;
         for (place, &(begin, end)) in spans.iter().enumerate() {
             let header = Header::new(begin, NEW_TYPE, &key[begin..end]);
             let slots: SmallVec<[Slot; 2]> = match places.get(place + 1) {
                 Some(&next) => [Slot::inner(Symbol::Byte(key[end]), next, NEW_TYPE)].into_iter().collect(),
-                None => [old_slot, Slot::leaf(symbol, leaf, class)].into_iter().collect(),
+                None => [old_slot, Slot::leaf(symbol, leaf.at, class)].into_iter().collect(),
             };
             let mut buf = self.verbs.lease(bytes);
             build_inner(&mut buf, Link::Live(holder), &header, slots);
             images.push((places[place], buf));
             holder = Parent::Node(places[place]);
         }
-        let mut buf = self.verbs.lease(leaf_bytes);
-        self.leaf().build(&mut buf, Link::Live(holder), key, value);
-        images.push((leaf, buf));
-        Ok((images, places))
+        images.push((leaf.at, self.leaf_image(&leaf, Link::Live(holder), key, value)));
+        Ok((images, places, leaf))
     }
 
     /// Waits until the old node's link leads to the new one; false if another client has changed it.

@@ -27,10 +27,11 @@ use super::Tree;
 use super::decide::{LeafStep, SlotSnapshot, decide_leaf};
 use super::descend::{DescentResult, PrefixMismatch};
 use super::new_node::{Lead, Redirect};
-use super::pending::Removal;
+use super::out::OutLeaf;
+use super::pending::{Old, Removal};
 use crate::error::{AccessError, WriteError};
 use crate::layout::Rejection;
-use crate::layout::radix::{Child, LeafFormat, Link, Slot};
+use crate::layout::radix::{Child, LeafFormat, Link, Parent, Slot};
 use crate::step::Budget;
 use crate::write_op::WriteOp;
 
@@ -234,6 +235,7 @@ impl<V: Verbs> Tree<V> {
             }
             (WriteOp::Put(value) | WriteOp::Update(value), Some(held)) => {
                 if self.leaf().has_room(class, key.len(), value.len()) {
+                    self.welcome(meter, &snapshot, self.leaf().view(&image).expect("it was parsed").link);
                     self.write_in_place(meter, key, value, class, image, held).await?;
                     return Ok(Outcome::Done(true));
                 }
@@ -281,27 +283,35 @@ impl<V: Verbs> Tree<V> {
         (old, old_class, image): (Child, u8, &Buf),
         budget: &mut Budget,
     ) -> Result<Outcome, WriteError> {
-        let old_bytes = self.leaf().leaf_bytes(old_class) as u64;
         let class = self.leaf().class_for(key.len(), value.len());
-        let bytes = self.leaf().leaf_bytes(class);
         let mut link = self.leaf().view(image).expect("it was parsed").link;
         loop {
-            let leaf = self.new_leaf(old.ptr().server(), bytes).await?;
-            let new = leaf.at;
-            let mut buf = self.verbs.lease(bytes);
-            self.leaf().build(&mut buf, link, key, value);
-            let desired = Lead::Link(Link::Moved { to: new, class }.bits());
-            let was = link.bits();
-            let redirect = Redirect { at: old.ptr(), expected: was, desired, node: new.ptr(), written: was };
-            let outgoing = [(old.ptr(), old_bytes)].into_iter().collect();
-            let redirected = self.write_and_redirect(meter, (leaf, buf), outgoing, &redirect, budget).await?;
+            // The parent of a leaf that is new is the holder of the slot that leads there, if one does; else it gets a
+            // link that names no parent.
+            let live = match (link, snapshot.direct) {
+                (Link::New, true) => Link::Live(snapshot.holder),
+                (Link::New, false) => Link::Live(Parent::Node(old)),
+                _ => link,
+            };
+            let leaf = self.new_leaf(old.ptr().server(), class).await?;
+            let place = *leaf;
+            let buf = self.leaf_image(&place, live, key, value);
+            let moved = Link::Moved { to: place.at, class };
+            let desired = Lead::Link(moved.bits());
+            let redirect = Redirect::new(old.ptr(), link.bits(), desired, place.at, place.link(live));
+            let slot = Slot::leaf(snapshot.symbol, place.at, class);
+            let out = OutLeaf::of(key, &snapshot, (old, old_class), moved, slot);
+            let redirected =
+                self.write_and_redirect(meter, (leaf, buf), Old::Leaf(out), &redirect, budget).await?;
             let Err((_, found)) = redirected else {
                 tracing::debug!(name: "smart.leaf.superseded", leaf = %old.ptr(), "another leaf takes its place");
-                self.follow(meter, &snapshot, Slot::leaf(snapshot.symbol, new, class));
+                self.reveal(meter, &place, live);
+                self.amend_cache(&snapshot, slot);
                 return Ok(Outcome::Done(true));
             };
             match self.lost_link(meter, old, found, budget)? {
-                Link::Live(parent) => link = Link::Live(parent),
+                found @ Link::Live(_) => link = found,
+                Link::New if snapshot.fresh => link = Link::New,
                 // It was removed, or replaced: the slot, read again, tells what to do.
                 _ => return Ok(Outcome::On(self.refresh(meter, key, &snapshot, budget).await?)),
             }
@@ -323,7 +333,8 @@ impl<V: Verbs> Tree<V> {
         loop {
             let mut chain = Chain::new(leaf.ptr().server());
             chain.cas(leaf.ptr(), link.bits(), removed.bits());
-            let removal = Removal::of(self, leaf, self.leaf().leaf_bytes(class) as u64, removed);
+            let vacated = Slot::tombstone(snapshot.symbol);
+            let removal = Removal::of(self, OutLeaf::of(key, &snapshot, (leaf, class), removed, vacated));
             let found = match self.verbs.submit(meter, chain).await {
                 Ok(done) => done.atomics[0],
                 Err(failed) => {
@@ -331,24 +342,21 @@ impl<V: Verbs> Tree<V> {
                     match self.read_word(meter, leaf.ptr(), budget).await? {
                         found if found == removed.bits() => link.bits(),
                         found if found == link.bits() => {
-                            removal.settle(false);
+                            removal.settle(meter, false);
                             continue;
                         }
                         found => found,
                     }
                 }
             };
-            removal.settle(found == link.bits());
+            removal.settle(meter, found == link.bits());
             if found == link.bits() {
-                let at = snapshot.at(self.shared.entry.root);
-                let vacated = Slot::tombstone(snapshot.symbol);
-                self.cas_without_awaiting(meter, at, snapshot.slot.bits(), vacated.bits());
                 self.amend_cache(&snapshot, vacated);
                 self.look_after(key, &snapshot);
                 return Ok(Outcome::Done(true));
             }
             match self.lost_link(meter, leaf, found, budget)? {
-                Link::Live(parent) => link = Link::Live(parent),
+                found @ (Link::Live(_) | Link::New) => link = found,
                 _ => return Ok(Outcome::On(self.refresh(meter, key, &snapshot, budget).await?)),
             }
         }

@@ -14,9 +14,13 @@
 //! The size is a number of units, which the slot that leads here has as its class. A unit is one line of 64 bytes, or
 //! as many as it takes for 31 units to hold the longest key and value (paper: `length_unit`).
 //!
-//! The key and its length never change. Value, length and checksum change together, in one WRITE under the lock; a
-//! reader that gets lines from before and from after it finds that the checksum does not fit. 43 bits leave one torn
-//! READ in 10^13 undetected. The paper has 64, which would make a READ of 32 + 64 bytes a word longer.
+//! The key and its length never change, until the leaf is out of the tree and its memory another leaf's. Value,
+//! length and checksum change together, in one WRITE under the lock; a reader that gets lines from before and from
+//! after it finds that the checksum does not fit. 43 bits leave one torn READ in 10^13 undetected. The paper has 64,
+//! which would make a READ of 32 + 64 bytes a word longer.
+//!
+//! A leaf in memory of another one is written without the lock: a client that was led there by an old copy of a slot
+//! may hold it for a moment, and gives it back.
 
 use std::ops::Range;
 
@@ -148,7 +152,7 @@ impl LeafFormat {
         bytes_for(key_bytes, value_bytes) <= self.leaf_bytes(class)
     }
 
-    /// Makes a new leaf in `image`, which is as long as its class: not locked.
+    /// Makes a new leaf in `image`, which is as long as its class, and not locked then; or as long without the lock.
     ///
     /// ```
     /// # farwood_doctest::radix_leaf!(|leaves, image| {
@@ -273,6 +277,37 @@ impl<'a> LeafView<'a> {
     pub fn key(&self) -> Result<&'a [u8], Rejection> {
         let key = self.image.get(KEY_AT..KEY_AT + self.key_bytes);
         key.ok_or(Rejection::Malformed(Malformed::RadixLeaf { word: self.body }))
+    }
+
+    /// Tells whether the image is of one leaf in all that a comparison with a key of `key_bytes` rests on, even if the
+    /// leaf's memory became another leaf's while it was read: that is in one line, with link and lengths, or the
+    /// checksum fits.
+    ///
+    /// ```
+    /// # farwood_doctest::radix_leaf!(|leaves, image| {
+    /// assert!(leaves.view(&image)?.is_of_one_leaf(48) && leaves.view(&image)?.is_of_one_leaf(64));
+    /// image[16] ^= 1;
+    /// assert!(leaves.view(&image)?.is_of_one_leaf(48) && !leaves.view(&image)?.is_of_one_leaf(49));
+    /// # });
+    /// ```
+    #[inline]
+    pub fn is_of_one_leaf(&self, key_bytes: usize) -> bool {
+        KEY_AT + key_bytes <= LINE_BYTES || self.value().is_ok()
+    }
+
+    /// Tells whether the leaf's key begins as `key` does, in its first `shared` bytes. Behind a key's end are none.
+    ///
+    /// ```
+    /// # farwood_doctest::radix_leaf!(|leaves, image| {
+    /// let view = leaves.view(&image)?;
+    /// assert!(view.begins_as(b"anton", 2) && !view.begins_as(b"anton", 3));
+    /// assert!(view.begins_as(b"anna", 4) && !view.begins_as(b"anna", 5));
+    /// # });
+    /// ```
+    #[inline]
+    pub fn begins_as(&self, key: &[u8], shared: usize) -> bool {
+        let own = self.image.get(KEY_AT..KEY_AT + shared);
+        shared <= self.key_bytes && shared <= key.len() && own == key.get(..shared)
     }
 
     /// Tells where the value is in the image.

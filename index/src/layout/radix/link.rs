@@ -10,7 +10,7 @@
 //!
 //! | state | | address |
 //! |---|---|---|
-//! | 0 | no node | |
+//! | 0 | no node; with an address that is all ones, a leaf that is new in memory of another one | |
 //! | 1 | live | the parent; all ones is the root word |
 //! | 2 | moved | the leaf that took its place, of that class |
 //! | 3 | removed, or replaced by a node with other slots | who did it: a random number |
@@ -46,6 +46,9 @@ impl Parent {
 pub enum Link {
     /// A child of that parent. The parent may be out of date: then other children of it are not to be trusted either.
     Live(Parent),
+    /// A leaf in memory of another one that was removed or moved. It may not be in the tree yet: only a slot that leads
+    /// there now tells that it is. Its link becomes live as soon as it is.
+    New,
     /// A leaf that another leaf replaces: the same key, another value.
     Moved {
         /// The new leaf.
@@ -80,6 +83,7 @@ impl Link {
     /// ```
     pub const fn bits(self) -> u64 {
         match self {
+            Link::New => ADDRESS_MASK,
             Link::Live(parent) => 1 << STATE_SHIFT | parent.bits(),
             Link::Moved { to, class } => 2 << STATE_SHIFT | (class as u64) << CLASS_SHIFT | to.bits(),
             Link::Removed { by } => 3 << STATE_SHIFT | by & ADDRESS_MASK,
@@ -101,6 +105,7 @@ impl Link {
         let address = bits & ADDRESS_MASK;
         let class = (bits >> CLASS_SHIFT & 0x1f) as u8;
         match bits >> STATE_SHIFT {
+            _ if bits == ADDRESS_MASK => Ok(Link::New),
             1 if address == ADDRESS_MASK => Ok(Link::Live(Parent::Root)),
             1 if address != 0 => Ok(Link::Live(Parent::Node(Child::from_bits(address)))),
             2 if address != 0 && class != 0 => Ok(Link::Moved { to: Child::from_bits(address), class }),
@@ -120,6 +125,7 @@ mod tests {
     fn links_come_back() {
         let at = Child::new(RemotePtr::new(ServerId(5), 128)).unwrap();
         for link in [
+            Link::New,
             Link::Live(Parent::Root),
             Link::Live(Parent::Node(at)),
             Link::Moved { to: at, class: 1 },
@@ -133,7 +139,17 @@ mod tests {
 
     #[test]
     fn what_is_no_link_is_rejected() {
-        for bits in [0, 1 << 62, 2 << 62, 2 << 62 | 64, 2 << 62 | 1 << 49, 0x41] {
+        for bits in [
+            0,
+            1,
+            ADDRESS_MASK - 1,
+            ADDRESS_MASK | 1 << 48,
+            1 << 62,
+            2 << 62,
+            2 << 62 | 64,
+            2 << 62 | 1 << 49,
+            0x41,
+        ] {
             assert!(matches!(Link::from_bits(bits), Err(Rejection::NotANode { .. })), "{bits:#x}");
         }
     }
