@@ -9,18 +9,20 @@
 //!                │                                       ^
 //!                └──────────────return_extent────────────┘
 //! ```
+//!
 //! Where caches have the address of a node from one operation to the next, its memory can be used again only for what
 //! cannot be taken for the wrong thing. Nodes that are *of a kind* are used again for nodes of their size that are
-//! asked for as such ([`NodeAllocator::allocate_of_kind`]), and for no others: they are neither divided nor joined. Or the
-//! index itself knows which are free, where that is not a matter of epochs alone, and here they are counted
-//! ([`NodeAllocator::retire_kept`]).
+//! asked for as such ([`NodeAllocator::allocate_of_kind`]), and for no others: they are neither divided nor joined. Or
+//! the index itself knows which are free (`kept.rs`).
 //!
-//! Memory that was never handed out goes back to its server when the allocator is dropped: a process that lives for one node costs no
-//! whole chunk.
+//! Memory that was never handed out goes back to its server when the allocator is dropped: a process that lives for one
+//! node costs no whole chunk.
 //!
 //! A request for a chunk belongs to the allocator, not to the client that made it. All clients that need memory
 //! meanwhile wait for its answer, and any of them continues with it: a client that is dropped, or that its task leaves
 //! unpolled, keeps none of them waiting. Else a thousand clients that give up in time would take a thousand chunks.
+
+mod kept;
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
@@ -468,82 +470,6 @@ impl NodeAllocator {
     pub fn retire_unsettled(&self, node: RemotePtr, bytes: u64) {
         tracing::debug!(name: "alloc.unsettled", %node, bytes, "nothing tells who has taken a node out");
         self.state.borrow_mut().unsettled_bytes += bytes.next_multiple_of(NODE_ALIGN);
-    }
-
-    /// Notes that a node, of any shard, is out of the index, which keeps its memory for nodes of the same kind. Yields
-    /// since when: the index asks [`Pins::is_over`], and says so ([`NodeAllocator::keep`]).
-    ///
-    /// ```
-    /// # use farwood_runtime::*;
-    /// # on_one_shard(async |shard| {
-    /// # let (control, pins) = (shard.control().clone(), shard.pins().clone());
-    /// # let nodes = NodeAllocator::new(control, IndexId(1), 0, pins);
-    /// let node = nodes.allocate(1000).await?;
-    /// let since = nodes.retire_kept(node, 1000);
-    /// assert_eq!((nodes.books().retired_bytes, shard.pins().is_over(since)), (1024, false));
-    /// # Ok(()) }).unwrap();
-    /// ```
-    pub fn retire_kept(&self, node: RemotePtr, bytes: u64) -> u64 {
-        self.note_retired(node, bytes);
-        self.control.want_epoch();
-        self.pins.retired_now()
-    }
-
-    /// Notes that a node of those that the index keeps is free.
-    ///
-    /// ```
-    /// # use farwood_runtime::*;
-    /// # on_one_shard(async |shard| {
-    /// # let (control, pins) = (shard.control().clone(), shard.pins().clone());
-    /// # let nodes = NodeAllocator::new(control, IndexId(1), 0, pins);
-    /// let node = nodes.allocate(1000).await?;
-    /// nodes.retire_kept(node, 1000);
-    /// // Later:
-    /// nodes.keep(node, 1000);
-    /// assert_eq!((nodes.books().retired_bytes, nodes.used_bytes()), (0, 0));
-    /// # Ok(()) }).unwrap();
-    /// ```
-    pub fn keep(&self, node: RemotePtr, bytes: u64) {
-        let bytes = bytes.next_multiple_of(NODE_ALIGN);
-        tracing::debug!(name: "alloc.reclaimed", %node, bytes, "a retired node is free");
-        let mut state = self.state.borrow_mut();
-        state.retired_bytes -= bytes;
-        state.reclaimed_bytes += bytes;
-        state.used_bytes -= bytes as i64;
-        state.kept_bytes += bytes;
-    }
-
-    /// Notes that a node of those that the index keeps is in use again.
-    ///
-    /// ```
-    /// # use farwood_runtime::*;
-    /// # on_one_shard(async |shard| {
-    /// # let (control, pins) = (shard.control().clone(), shard.pins().clone());
-    /// # let nodes = NodeAllocator::new(control, IndexId(1), 0, pins);
-    /// let node = nodes.allocate(1000).await?;
-    /// nodes.retire_kept(node, 1000);
-    /// nodes.keep(node, 1000);
-    /// nodes.use_kept(node, 1000);
-    /// assert_eq!(nodes.used_bytes(), 1024);
-    /// nodes.return_kept(1000); // It did not become reachable.
-    /// assert_eq!(nodes.used_bytes(), 0);
-    /// # Ok(()) }).unwrap();
-    /// ```
-    pub fn use_kept(&self, node: RemotePtr, bytes: u64) {
-        let bytes = bytes.next_multiple_of(NODE_ALIGN);
-        tracing::debug!(name: "alloc.reused", %node, bytes, "memory is used again");
-        let mut state = self.state.borrow_mut();
-        state.kept_bytes -= bytes;
-        state.reused_bytes += bytes;
-        state.used_bytes += bytes as i64;
-    }
-
-    /// Notes that such a node did not become reachable, and is free again. See [`NodeAllocator::use_kept`].
-    pub fn return_kept(&self, bytes: u64) {
-        let bytes = bytes.next_multiple_of(NODE_ALIGN);
-        let mut state = self.state.borrow_mut();
-        state.kept_bytes += bytes;
-        state.used_bytes -= bytes as i64;
     }
 
     /// Counts the bytes of nodes allocated here, less those that came back here.

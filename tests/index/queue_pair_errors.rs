@@ -213,8 +213,8 @@ fn roots_are_put_up_once() {
     }
 }
 
-/// Memory that others have taken the place of counts as retired no sooner than all clients see those others: not when the
-/// chain that puts them there is posted, since that may come to nothing, and be posted again much later.
+/// Memory that others have taken the place of counts as retired no sooner than all clients see those others: not when
+/// the chain that puts them there is posted, since that may come to nothing, and be posted again much later.
 #[test]
 fn nothing_is_retired_before_it_is_out() {
     let shape = Shape { max_value: 300, ..Shape::TINY };
