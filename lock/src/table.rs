@@ -182,7 +182,8 @@ impl<V: Verbs> LockTable<V> {
     /// Waits for the local lock of `node`, first come first served among the clients of this compute node. It costs no
     /// round trip; the global lock comes with [`Held::lock_and_read`] or [`Held::lock`].
     ///
-    /// A client holds one lock at a time: nodes share lock words, so a second one could wait for the first.
+    /// A client that holds a lock does not call it: nodes share lock words, so it could wait for its own. See
+    /// [`LockTable::try_acquire`].
     ///
     /// ```
     /// # farwood_doctest::locks!(|shard, locks, node, meter| {

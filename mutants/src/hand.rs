@@ -20,12 +20,12 @@ const SHERMAN: &[Patch] = &[
         name: "a split's node is written before its sibling",
         file: "index/src/btree/split.rs",
         find: "if together {
-            chain.write(sibling.node, bytes..2 * bytes);
+            chain.write(new, bytes..2 * bytes);
         }
         chain.write(node, 0..bytes);",
         replace: "chain.write(node, 0..bytes);
         if together {
-            chain.write(sibling.node, bytes..2 * bytes);
+            chain.write(new, bytes..2 * bytes);
         }",
     },
     Patch {
@@ -159,7 +159,7 @@ const SMART: &[Patch] = &[
         name: "a leaf goes back after a CAS of unknown outcome (write and CAS in one chain)",
         file: "index/src/smart/new_node.rs",
         find: "if self.has_redirected(meter, redirect, budget).await? {
-                        return Ok(self.known(pending, Ok(())));
+                        return Ok(self.known(meter, pending, Ok(())));
                     }",
         replace: "",
     },

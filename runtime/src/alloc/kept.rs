@@ -6,7 +6,7 @@ use crate::pointer::RemotePtr;
 
 impl NodeAllocator {
     /// Notes that a node, of any shard, is out of the index, which keeps its memory for nodes of the same kind. Yields
-    /// since when: the index asks [`Pins::is_over`], and says so ([`NodeAllocator::keep`]).
+    /// since when: the index asks [`Pins::is_over`](crate::epoch::Pins::is_over), and says so ([`NodeAllocator::keep`]).
     ///
     /// ```
     /// # use farwood_runtime::*;
