@@ -25,7 +25,6 @@ mod dolphin_separators;
 mod embedding;
 mod grow;
 mod images;
-mod merges;
 mod million_keys;
 mod on_chip;
 mod open_close;
