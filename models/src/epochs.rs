@@ -17,8 +17,8 @@ const EPOCHS: u64 = GRACE + 1;
 
 /// Models a shard whose operations read a node that another thread takes out of the index; that thread also moves the
 /// cluster's epoch on, and uses the node again when it may. The fabric orders nothing of what the two do there; only
-/// epochs do. An operation pins the first epoch. When it has ended, and before each further one, the shard takes a turn,
-/// or `rests`.
+/// epochs do. An operation pins the first epoch. When it has ended, and before each further one, the shard takes a
+/// turn, or `rests`.
 ///
 /// # Panics
 /// If an operation finds the node in the index, and then in it what it was used for again.
