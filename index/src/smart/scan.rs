@@ -235,6 +235,7 @@ impl<V: Verbs> Cursor<V> {
         let leads_on = |queue: &VecDeque<Item>| queue.iter().any(|item| matches!(item, Item::Ahead(_)));
         if self.since != known && self.queue.as_ref().is_some_and(leads_on) {
             tracing::debug!(name: "smart.scan.resumed", "a scan goes down from the root again");
+            self.meter.retry();
             self.queue = None;
             if let Some(last) = &self.last {
                 self.range.start = Bound::Excluded(last.clone());
