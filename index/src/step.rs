@@ -24,9 +24,10 @@ impl<T> Step<T> {
     pub(crate) fn after(rejection: Rejection) -> Self {
         match rejection {
             Rejection::Torn | Rejection::Slow | Rejection::Malformed(_) => Step::Reread(Some(rejection)),
-            Rejection::Freed | Rejection::WrongKind { .. } | Rejection::NotANode { .. } => {
-                Step::Restart(Some(rejection))
-            }
+            Rejection::Freed
+            | Rejection::Frozen
+            | Rejection::WrongKind { .. }
+            | Rejection::NotANode { .. } => Step::Restart(Some(rejection)),
         }
     }
 }
@@ -37,11 +38,12 @@ pub struct Budget {
     max: u32,
     spent: u32,
     moves_right: u32,
+    freed: u32,
 }
 
 impl Budget {
     pub(crate) fn new(max: u32) -> Self {
-        Budget { max, spent: 0, moves_right: 0 }
+        Budget { max, spent: 0, moves_right: 0, freed: 0 }
     }
 
     /// Spends one retry at `node`.
@@ -120,6 +122,12 @@ impl Budget {
     pub(crate) fn count_move_right(&mut self) -> u32 {
         self.moves_right += 1;
         self.moves_right
+    }
+
+    /// Counts a leaf that was met and that is gone; yields the number of such leaves.
+    pub(crate) fn count_freed(&mut self) -> u32 {
+        self.freed += 1;
+        self.freed
     }
 
     /// Counts the retries that were spent.

@@ -45,6 +45,8 @@ pub struct Held<V: Verbs> {
     has_whole_steps: bool,
     /// See [`Held::with_mending`].
     is_mended: bool,
+    /// See [`LockTable::try_acquire`](crate::LockTable::try_acquire).
+    pub(crate) tries_once: bool,
     /// See [`Held::with_words_behind`]: where it is in the buffer, and its bytes, 0 without it.
     behind_at: u32,
     behind_bytes: u8,
@@ -151,6 +153,7 @@ impl<V: Verbs> Held<V> {
             unpublished: 0,
             has_whole_steps: false,
             is_mended: false,
+            tries_once: false,
             behind_at: 0,
             behind_bytes: 0,
             vacant: grant.kept.map_or(FREE, |claim| claim.vacant),

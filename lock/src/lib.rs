@@ -50,7 +50,8 @@
 //! delegation and write combining (SMART section 4.2). Its parts are named like those of the locks, and share
 //! `wait_list` and `slots` with them.
 //!
-//! Deliberately absent: node formats, caches, clocks, and a second lock: a holder never waits for one.
+//! Deliberately absent: node formats, caches, clocks, and waits for a second lock: a holder only tries one
+//! (`table/trying.rs`).
 
 #![forbid(unsafe_code)]
 

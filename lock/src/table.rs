@@ -2,6 +2,7 @@
 //! shards. It carries out what [`crate::handover`] decides; it decides nothing itself.
 
 mod again;
+mod trying;
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -181,7 +182,8 @@ impl<V: Verbs> LockTable<V> {
     /// Waits for the local lock of `node`, first come first served among the clients of this compute node. It costs no
     /// round trip; the global lock comes with [`Held::lock_and_read`] or [`Held::lock`].
     ///
-    /// A client holds one lock at a time: nodes share lock words, so a second one could wait for the first.
+    /// A client that holds a lock does not call it: nodes share lock words, so it could wait for its own. See
+    /// [`LockTable::try_acquire`].
     ///
     /// ```
     /// # farwood_doctest::locks!(|shard, locks, node, meter| {
@@ -523,15 +525,28 @@ impl<V: Verbs> Table<V> {
         found: u64,
         attempts: u32,
     ) -> LockError {
-        let word = self.codec_of(lock).holder(found);
-        let waiter = self.verbs.node_id();
+        let (waiter, word) = (self.verbs.node_id(), self.codec_of(lock).holder(found));
         let owner = word.map_or(waiter, LockWord::owner);
+        tracing::debug!(name: "lock.exhausted", %lock, waiter, owner, ?word, attempts, "a lock does not come free");
+        self.taken(meter, (node, lock), found, attempts)
+    }
+
+    /// Makes the error of an operation that does not get that node's lock, since it has found that word in it.
+    #[cold]
+    pub(crate) fn taken(
+        &self,
+        meter: &Meter,
+        (node, lock): (RemotePtr, RemotePtr),
+        found: u64,
+        attempts: u32,
+    ) -> LockError {
+        let word = self.codec_of(lock).holder(found);
+        let owner = word.map_or(self.verbs.node_id(), LockWord::owner);
         let once_dead = match word {
             Some(word) if self.is_of_other_index(lock, word) => OnceDead::Unharmed,
             Some(word) if self.may_take_over(word) => OnceDead::Recovered,
             _ => OnceDead::Lost,
         };
-        tracing::debug!(name: "lock.exhausted", %lock, waiter, owner, ?word, attempts, "a lock does not come free");
         let ((waited_ns, _), index) = (self.patience.spent(&self.verbs, meter), self.config.name.clone());
         LockError::Contended { index, node, lock, owner, once_dead, attempts, waited_ns }
     }

@@ -20,12 +20,12 @@ const SHERMAN: &[Patch] = &[
         name: "a split's node is written before its sibling",
         file: "index/src/btree/split.rs",
         find: "if together {
-            chain.write(sibling.node, bytes..2 * bytes);
+            chain.write(new, bytes..2 * bytes);
         }
         chain.write(node, 0..bytes);",
         replace: "chain.write(node, 0..bytes);
         if together {
-            chain.write(sibling.node, bytes..2 * bytes);
+            chain.write(new, bytes..2 * bytes);
         }",
     },
     Patch {

@@ -12,7 +12,8 @@
 //!
 //! Where caches have the address of a node from one operation to the next, its memory can be used again only for what
 //! cannot be taken for the wrong thing. Nodes that are *of a kind* are used again for nodes of their size that are
-//! asked for as such ([`NodeAllocator::allocate_of_kind`]), and for no others: they are neither divided nor joined.
+//! asked for as such ([`NodeAllocator::allocate_of_kind`]), and for no others: they are neither divided nor joined. Or
+//! the index itself knows which are free (`kept.rs`).
 //!
 //! Memory that was never handed out goes back to its server when the allocator is dropped: a process that lives for one
 //! node costs no whole chunk.
@@ -20,6 +21,8 @@
 //! A request for a chunk belongs to the allocator, not to the client that made it. All clients that need memory
 //! meanwhile wait for its answer, and any of them continues with it: a client that is dropped, or that its task leaves
 //! unpolled, keeps none of them waiting. Else a thousand clients that give up in time would take a thousand chunks.
+
+mod kept;
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
@@ -139,6 +142,8 @@ struct State {
     unsettled_bytes: u64,
     reclaimed_bytes: u64,
     reused_bytes: u64,
+    /// Bytes of free nodes that the index keeps.
+    kept_bytes: u64,
 }
 
 /// A free node of a kind, and its first word if that is known.
@@ -502,7 +507,7 @@ impl NodeAllocator {
         let of_kind: u64 = state.of_kind.iter().map(|((bytes, _), nodes)| bytes * nodes.len() as u64).sum();
         Books {
             used_bytes: state.used_bytes,
-            free_bytes: pieces + returned + of_kind,
+            free_bytes: pieces + returned + of_kind + state.kept_bytes,
             retired_bytes: state.retired_bytes,
             unsettled_bytes: state.unsettled_bytes,
             reclaimed_bytes: state.reclaimed_bytes,

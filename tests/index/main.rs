@@ -25,6 +25,8 @@ mod dolphin_separators;
 mod embedding;
 mod grow;
 mod images;
+mod merge_deaths;
+mod merges;
 mod million_keys;
 mod on_chip;
 mod open_close;

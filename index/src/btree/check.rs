@@ -17,7 +17,7 @@ use super::root::parse_root;
 use super::{BTree, LeafFormat, WholeLeaf};
 use crate::check::{AddressFault, AtRest, Broken, CheckOptions, CheckReport, Link, Violation, inside};
 use crate::error::AccessError;
-use crate::layout::{Glimpse, Kind, LINE_BYTES, Malformed, Rejection, glimpse};
+use crate::layout::{Glimpse, Kind, LINE_BYTES, Malformed, Rejection, glimpse, kind_of, thaw};
 use crate::shell::handle::Local;
 use crate::step::Budget;
 
@@ -93,7 +93,9 @@ impl<'t, A: BTree, V: Verbs> Walk<'t, A, V> {
             self.report.survey.height = root.number().saturating_add(1);
         }
         while let Some(mut level) = next {
-            while let Some(start) = level.next_start(&self.visited, self.report) {
+            loop {
+                self.pass_over_freed(&mut level).await?;
+                let Some(start) = level.next_start(&self.visited, self.report) else { break };
                 let mut step = Some(start);
                 while let Some(here) = step {
                     step = self.step(&mut level, &here, visit).await?;
@@ -104,6 +106,30 @@ impl<'t, A: BTree, V: Verbs> Walk<'t, A, V> {
         }
         self.sum_up();
         Ok(())
+    }
+
+    /// Takes separators of leaves for missing ones that lead to freed leaves, or to frozen ones that no leaf leads to:
+    /// what is left of a merge whose client died. One round trip for each.
+    async fn pass_over_freed(&mut self, level: &mut Level) -> Result<(), AccessError> {
+        if level.number() > 0 {
+            return Ok(());
+        }
+        for (separator, leaf) in level.open_claims(&self.visited) {
+            if self.is_freed(leaf).await? {
+                level.forget(&separator);
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells whether no leaf of the tree is there, but one that was merged. One round trip.
+    async fn is_freed(&mut self, leaf: RemotePtr) -> Result<bool, AccessError> {
+        let Ok((line, _)) = self.read(leaf, LINE_BYTES).await? else { return Ok(false) };
+        let is_freed = matches!(kind_of(&line), Err(Rejection::Freed | Rejection::Frozen));
+        if is_freed {
+            tracing::debug!(name: "btree.check.freed", node = %leaf, "a freed leaf is still linked");
+        }
+        Ok(is_freed)
     }
 
     /// Yields the level that the root word leads to; none if the tree has no node or the word leads nowhere.
@@ -162,6 +188,12 @@ impl<'t, A: BTree, V: Verbs> Walk<'t, A, V> {
                 self.block_bytes += seen.block_bytes;
                 self.report_faults(number, node, &seen, exempt);
                 seen.pairs.iter().for_each(|(key, value)| visit(key, value));
+                if number == 0
+                    && let Some(other) = level.claimed_instead(node, &seen.low)
+                    && self.is_freed(other).await?
+                {
+                    level.forget(&seen.low);
+                }
                 level.meet(step, &seen, &self.visited, self.report)
             }
         })
@@ -184,6 +216,12 @@ impl<'t, A: BTree, V: Verbs> Walk<'t, A, V> {
                 Err(fault) => return Ok(Look::Nowhere(fault)),
             };
             let mut seen = self.tree.sight(level, &image, self.policy.depth);
+            if let (0, Err(Rejection::Frozen)) = (level, &seen) {
+                // Its left neighbour leads here: it is one of the tree, and thaws when it is met.
+                let mut thawed = image.to_vec();
+                thaw(&mut thawed);
+                seen = self.tree.sight(level, &thawed, self.policy.depth);
+            }
             if let (0, Ok(seen)) = (level, &mut seen) {
                 self.look_into_blocks(&image, seen).await?;
             }

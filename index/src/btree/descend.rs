@@ -16,7 +16,7 @@ const MOVES_BEFORE_DESCENT: u32 = 3;
 
 /// A node that should answer for a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Target {
+pub struct Target {
     pub(crate) ptr: RemotePtr,
     pub(crate) level: u8,
     pub(crate) via: Via,

@@ -12,6 +12,7 @@
 //! |---|---|---|
 //! | [`BTree`] | `node`, `shard` | its states hold those of this module, beside what else it keeps |
 //! | | `chains` | inner nodes are written with the tree's techniques |
+//! | | `leave_freed` | whether leaves are merged, and an operation may meet one that is gone; by default not |
 //! | | `settle_leaf`, `read_leaf_locked` | take its lock: for a separator of unknown outcome, for a scan in doubt |
 //! | [`LeafFormat`] | `node_bytes`, `slots` | memory for leaves, and how full they are |
 //! | | `writer_reads` | versions wrap around no faster than writers read: that bounds how long a READ may take |
@@ -38,6 +39,8 @@
 //! | `split.rs` | what the two halves of a node have in common with it; how they are published |
 //! | `separator.rs` | what a split owes to the level above, up to a new root |
 //! | `repair.rs` | separators whose splitter died |
+//! | `merge.rs` | merges of leaves, for trees that have them |
+//! | `freed.rs`, `retired.rs` | what clients do that meet a leaf which is gone; what becomes of its memory |
 //! | `bulk_load.rs`, `check.rs` | all of it, but for the bytes of leaves |
 //! | `observed_node.rs` | a node as a check or a repair sees it, with the faults inside it |
 
@@ -45,9 +48,12 @@ pub(crate) mod blocks;
 pub(crate) mod bulk_load;
 pub(crate) mod check;
 pub(crate) mod descend;
+mod freed;
+pub(crate) mod merge;
 pub(crate) mod node;
 pub(crate) mod observed_node;
 mod repair;
+mod retired;
 mod root;
 pub(crate) mod scan;
 pub(crate) mod separator;
@@ -55,6 +61,7 @@ pub(crate) mod split;
 mod window;
 
 use std::ops::RangeBounds;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use farwood_cache::{CacheConfig, CacheReader, NodeCache};
@@ -62,13 +69,16 @@ use farwood_lock::LockWord;
 use farwood_runtime::{Buf, Meter, RemotePtr, Verbs};
 
 use self::blocks::Outside;
+use self::descend::Target;
 use self::observed_node::{Depth, ObservedNode};
 use self::repair::Missing;
+use self::retired::Merges;
 use crate::error::AccessError;
 use crate::layout::{BlockFormat, BlockPtr, Glimpse, Header, InnerLayout, NodeHeader, Rejection, SlotOrder};
 use crate::range_index::Pair;
 use crate::shell::algorithm::Algorithm;
 use crate::shell::handle::Local;
+use crate::step::Budget;
 
 /// A B+tree with leaves of its own.
 pub trait BTree: Algorithm {
@@ -98,6 +108,24 @@ pub trait BTree: Algorithm {
         meter: &Meter,
         leaf: RemotePtr,
     ) -> impl Future<Output = Result<(Buf, Outside), AccessError>>;
+
+    /// Goes on from the leaf `at`, whose image is not one of the tree any more, or not yet, as `rejection` says: for a
+    /// tree that merges leaves ([`merge`]). By default there are none, and it begins anew at the root.
+    fn leave_freed<V: Verbs>(
+        local: &Rc<Local<Self, V>>,
+        meter: &Meter,
+        key: &[u8],
+        at: Target,
+        (_, rejection): (&[u8], Rejection),
+        budget: &mut Budget,
+    ) -> impl Future<Output = Result<Target, AccessError>> {
+        async move {
+            budget.spend(meter, at.ptr, Some(rejection))?;
+            local.invalidate_cached(at, key);
+            let root = local.restart(meter, at.ptr).await?;
+            local.descend(meter, key, 0, root, budget).await
+        }
+    }
 }
 
 /// The bytes of a tree's leaves. Pure.
@@ -219,10 +247,11 @@ pub struct NodeState<L> {
     cache: Arc<NodeCache>,
 }
 
-/// State of one shard: its view of the cache, and the separators that it has found missing.
+/// State of one shard: its view of the cache, the separators that it has found missing, its merges.
 pub struct ShardState {
     pub(crate) reader: CacheReader,
     missing: Missing,
+    merges: Merges,
 }
 
 impl<L> NodeState<L> {
@@ -231,7 +260,7 @@ impl<L> NodeState<L> {
     }
 
     pub(crate) fn shard(&self) -> ShardState {
-        ShardState { reader: self.cache.reader(), missing: Missing::default() }
+        ShardState { reader: self.cache.reader(), missing: Missing::default(), merges: Merges::default() }
     }
 
     /// Yields the format of the leaves.
@@ -277,6 +306,11 @@ impl<A: BTree, V: Verbs> Local<A, V> {
     #[inline]
     fn missing(&self) -> &Missing {
         &A::shard(&self.state).missing
+    }
+
+    #[inline]
+    fn merges(&self) -> &Merges {
+        &A::shard(&self.state).merges
     }
 
     #[inline]

@@ -6,6 +6,7 @@ use std::ops::Range;
 use farwood_lock::Held;
 use farwood_runtime::{Buf, Chain, Failed, Meter, RemotePtr, Verbs};
 
+use super::retired::Again;
 use super::{BTree, LeafFormat};
 use crate::error::{AccessError, WriteError};
 use crate::layout::{EntryVersion, NodeHeader, NodeVersion, wrap_ns};
@@ -22,6 +23,8 @@ pub(crate) const RETRIES_BEFORE_LOCK: u32 = 64;
 pub(crate) struct Unpublished<'t, A: BTree, V: Verbs> {
     nodes: NewNodes<'t, A, V>,
     pub(crate) node: RemotePtr,
+    /// A leaf's, in the place of one that was merged.
+    again: Option<Again<A, V>>,
 }
 
 impl<A: BTree, V: Verbs> Unpublished<'_, A, V> {
@@ -33,6 +36,32 @@ impl<A: BTree, V: Verbs> Unpublished<'_, A, V> {
     /// Marks the node as one that other clients may find from here on: it never goes back.
     pub(super) fn publish(mut self) -> NodeList {
         self.nodes.publish()
+    }
+
+    /// Marks the node as [`Unpublished::publish`] does; yields its lock if it is frozen until it is found.
+    pub(super) fn publish_frozen(mut self) -> Option<Held<V>> {
+        self.nodes.publish();
+        self.again.as_mut().and_then(|again| {
+            again.is_published = true;
+            again.held.take()
+        })
+    }
+
+    /// Yields the version of the first image.
+    pub(crate) fn version(&self) -> NodeVersion {
+        self.again.as_ref().map_or_else(NodeVersion::default, |again| again.version)
+    }
+
+    /// Tells whether it has to be frozen until it is found.
+    pub(super) fn is_again(&self) -> bool {
+        self.again.is_some()
+    }
+}
+
+impl<'t, A: BTree, V: Verbs> Unpublished<'t, A, V> {
+    /// Makes a leaf in the place of one that was merged.
+    pub(super) fn again(tree: &'t Local<A, V>, again: Again<A, V>) -> Self {
+        Unpublished { nodes: tree.new_nodes(), node: again.node, again: Some(again) }
     }
 }
 
@@ -57,7 +86,7 @@ impl<A: BTree, V: Verbs> Local<A, V> {
     pub(crate) async fn new_node(&self, bytes: usize) -> Result<Unpublished<'_, A, V>, WriteError> {
         let mut nodes = self.new_nodes();
         let node = nodes.allocate(None, bytes).await?;
-        Ok(Unpublished { nodes, node })
+        Ok(Unpublished { nodes, node, again: None })
     }
 
     /// Draws the header of a node at a new address.

@@ -80,6 +80,15 @@ impl Missing {
     }
 }
 
+/// A node that may have to be put in.
+enum Seen {
+    /// It is one, from this key on.
+    Begins(Bytes),
+    /// It is gone, or is not there yet: others see to it.
+    Leaves,
+    Other,
+}
+
 impl<A: BTree, V: Verbs> Local<A, V> {
     /// Yields the right neighbour of `from`, which ends before `key`, and notes that `from` was split.
     pub(super) async fn step_right(
@@ -163,7 +172,11 @@ impl<A: BTree, V: Verbs> Local<A, V> {
         // Where all lines of `left` agree, none of the split's WRITE is still on its way: readers whom other parents
         // lead there may read one line alone.
         self.look(&meter, level, left).await?;
-        let begins = self.look(&meter, level, child).await?.is_some_and(|low| low == separator.key);
+        let begins = match self.look(&meter, level, child).await? {
+            Seen::Begins(low) => low == separator.key,
+            Seen::Leaves => return Ok(()),
+            Seen::Other => false,
+        };
         if !begins {
             let what = format!("it ends where its right neighbour {child} does not begin");
             return Err(AccessError::Corrupt { node: left, what }.into());
@@ -175,9 +188,9 @@ impl<A: BTree, V: Verbs> Local<A, V> {
         Ok(())
     }
 
-    /// Yields where `node` begins, if it is of `level`, from a READ of all of it. A damaged node must not damage its
+    /// Tells where `node` begins, if it is of `level`, from a READ of all of it. A damaged node must not damage its
     /// parent.
-    async fn look(&self, meter: &Meter, level: u8, node: RemotePtr) -> Result<Option<Bytes>, AccessError> {
+    async fn look(&self, meter: &Meter, level: u8, node: RemotePtr) -> Result<Seen, AccessError> {
         // Under a dead client's lock it may be torn for good.
         let mut budget = Budget::new(RETRIES_BEFORE_LOCK);
         let bytes = self.node_bytes(level);
@@ -191,10 +204,12 @@ impl<A: BTree, V: Verbs> Local<A, V> {
             };
             let is_timely = self.node_version_holds(level, read.span_ns);
             match self.sight(level, &read.into_buf(), Depth::Shape) {
-                Ok(seen) if is_timely => return Ok((seen.level == level).then_some(seen.low)),
+                Ok(seen) if is_timely && seen.level == level => return Ok(Seen::Begins(seen.low)),
+                Ok(_) if is_timely => return Ok(Seen::Other),
                 Ok(_) => budget.spend(meter, node, Some(Rejection::Slow))?,
                 Err(Rejection::Torn) => budget.spend(meter, node, Some(Rejection::Torn))?,
-                Err(_) => return Ok(None),
+                Err(Rejection::Freed | Rejection::Frozen) => return Ok(Seen::Leaves),
+                Err(_) => return Ok(Seen::Other),
             }
         }
     }

@@ -123,7 +123,8 @@ impl<A: BTree, V: Verbs> Cursor<A, V> {
                     self.forget_parent();
                     return self.consume_one(leaf, SlowReads::default(), budget).await;
                 }
-                // Only this leaf is read again: leaves are not merged, so the others still begin where they did.
+                // Only this leaf is read again. If it was merged meanwhile, its heir ends where it did, or beyond the
+                // next ones, which then end before the cursor.
                 Consumed::Not(rejection) => {
                     budget.spend(&self.meter, leaf, Some(rejection))?;
                     self.consume_one(leaf, SlowReads::default(), budget).await?;
@@ -257,12 +258,12 @@ impl<A: BTree, V: Verbs> Cursor<A, V> {
                     lock = tree.pause_or_lock(&mut slow).await;
                 }
                 Consumed::Not(rejection) => {
-                    budget.spend(&self.meter, at.ptr, Some(rejection))?;
-                    rereads += 1;
                     if matches!(Step::<()>::after(rejection), Step::Restart(_)) {
-                        tree.invalidate_cached(at, &key);
-                        let root = tree.restart(&self.meter, at.ptr).await?;
-                        at = tree.descend(&self.meter, &key, 0, root, budget).await?;
+                        at =
+                            A::leave_freed(&tree, &self.meter, &key, at, (&image, rejection), budget).await?;
+                    } else {
+                        budget.spend(&self.meter, at.ptr, Some(rejection))?;
+                        rereads += 1;
                     }
                 }
             }

@@ -13,7 +13,7 @@ use super::BTree;
 use super::descend::{Target, Via};
 use super::split::{OldNode, halve};
 use crate::error::{AccessError, WriteError};
-use crate::layout::{Bytes, InnerLayout, Position, Rejection};
+use crate::layout::{Bytes, InnerLayout, LINE_BYTES, Position, Rejection, kind_of};
 use crate::shell::handle::Local;
 use crate::step::Budget;
 
@@ -26,14 +26,36 @@ pub(crate) struct Separator {
     pub(crate) child: RemotePtr,
 }
 
-/// The outcome of putting a separator in.
+/// A change of a separator.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Change {
+    /// It is put in.
+    In,
+    /// It is taken out, if it leads to its child.
+    Out,
+}
+
+/// The outcome of putting a separator in, or of taking it out.
 enum Put {
-    /// It was present already.
+    /// It was so before.
     Before,
-    /// It is in.
+    /// It is so now.
     Now,
+    /// It cannot be taken out: its node begins with it.
+    First,
     /// It is in, and its node was split for it, which owes this one to the level above.
     Owing(Separator),
+}
+
+/// The outcome of taking a separator out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum TakenOut {
+    /// There was none.
+    Before,
+    /// It is out.
+    Now,
+    /// Its node begins with it.
+    Not,
 }
 
 /// A separator that is put in even if the operation that owes it is dropped.
@@ -58,10 +80,10 @@ impl<A: BTree, V: Verbs> Owed<A, V> {
         let mut budget = self.tree.budget();
         let mut was_missing = false;
         while let Some(separator) = self.separator.clone() {
-            let put = self.tree.insert_one(meter, &separator, &mut budget).await;
+            let put = self.tree.change_one(meter, &separator, Change::In, &mut budget).await;
             self.separator = None;
             match put? {
-                Put::Before => {}
+                Put::Before | Put::First => {}
                 Put::Now => was_missing = true,
                 Put::Owing(above) => {
                     was_missing = true;
@@ -117,14 +139,18 @@ enum InnerPlan {
     Rewrite(Vec<(Bytes, RemotePtr)>),
     /// These are more entries than fit: the node is split.
     Split(Vec<(Bytes, RemotePtr)>),
-    /// The separator is there already.
+    /// The separator is there already, or is not.
     Nothing,
+    /// It is there with another child. If that is gone, the node is written with these entries.
+    Instead(RemotePtr, Vec<(Bytes, RemotePtr)>),
+    /// It is the node's first one, which does not go.
+    First,
     MoveRight(RemotePtr),
     /// The node does not answer for the separator, or is no node.
     Restart(Option<Rejection>),
 }
 
-fn plan_separator(layout: &InnerLayout, image: &[u8], separator: &Separator) -> InnerPlan {
+fn plan_separator(layout: &InnerLayout, image: &[u8], separator: &Separator, change: Change) -> InnerPlan {
     let view = match layout.view(image) {
         Ok(view) if view.header().level() == separator.level => view,
         Ok(_) => return InnerPlan::Restart(None),
@@ -142,9 +168,21 @@ fn plan_separator(layout: &InnerLayout, image: &[u8], separator: &Separator) -> 
         Ok(entries) => entries,
         Err(rejection) => return InnerPlan::Restart(Some(rejection)),
     };
-    match entries.binary_search_by(|(key, _)| key.cmp(&separator.key)) {
-        Ok(_) => InnerPlan::Nothing,
-        Err(place) => {
+    let found = entries.binary_search_by(|(key, _)| key.cmp(&separator.key));
+    match (found, change) {
+        (Ok(place), Change::Out) if entries[place].1 == separator.child => {
+            if place == 0 {
+                return InnerPlan::First;
+            }
+            entries.remove(place);
+            InnerPlan::Rewrite(entries)
+        }
+        (Ok(place), Change::In) if entries[place].1 != separator.child => {
+            let other = std::mem::replace(&mut entries[place].1, separator.child);
+            InnerPlan::Instead(other, entries)
+        }
+        (Ok(_), _) | (Err(_), Change::Out) => InnerPlan::Nothing,
+        (Err(place), Change::In) => {
             entries.insert(place, (separator.key.clone(), separator.child));
             if entries.len() <= layout.slots() {
                 InnerPlan::Rewrite(entries)
@@ -160,11 +198,26 @@ fn borrowed(entries: &[(Bytes, RemotePtr)]) -> impl Iterator<Item = (&[u8], Remo
 }
 
 impl<A: BTree, V: Verbs> Local<A, V> {
-    /// Puts one separator in.
-    async fn insert_one(
+    /// Takes the separator of a child out that is no node of the tree any more. Yields what was found.
+    pub(super) async fn take_out(
         self: &Rc<Self>,
         meter: &Meter,
         separator: &Separator,
+        budget: &mut Budget,
+    ) -> Result<TakenOut, WriteError> {
+        Ok(match self.change_one(meter, separator, Change::Out, budget).await? {
+            Put::Before => TakenOut::Before,
+            Put::Now | Put::Owing(_) => TakenOut::Now,
+            Put::First => TakenOut::Not,
+        })
+    }
+
+    /// Puts one separator in, or takes it out.
+    async fn change_one(
+        self: &Rc<Self>,
+        meter: &Meter,
+        separator: &Separator,
+        change: Change,
         budget: &mut Budget,
     ) -> Result<Put, WriteError> {
         let bytes = self.inner().node_bytes();
@@ -174,16 +227,33 @@ impl<A: BTree, V: Verbs> Local<A, V> {
             }
             match self.locate_from_root(meter, &separator.key, separator.level, budget).await? {
                 Some(target) => break target,
+                None if change == Change::Out => return Ok(Put::Before),
                 None if self.grow(meter, separator).await? => return Ok(Put::Now),
                 None => budget.spend(meter, separator.child, None)?,
             }
         };
         loop {
             let (held, image) = self.lock_node(meter, at.ptr, bytes).await?;
-            match plan_separator(self.inner(), &image, separator) {
+            match plan_separator(self.inner(), &image, separator, change) {
                 InnerPlan::Nothing => {
                     self.unlock(meter, held).await?;
                     return Ok(Put::Before);
+                }
+                InnerPlan::Instead(other, entries) => {
+                    // A leaf that was merged, whose client died before it was taken out: here, one was split at the
+                    // same key since.
+                    let line = self.read(meter, other, LINE_BYTES, budget).await?;
+                    if kind_of(&line) != Err(Rejection::Freed) {
+                        self.unlock(meter, held).await?;
+                        return Ok(Put::Before);
+                    }
+                    tracing::debug!(name: "btree.separator.instead", node = %other, "a freed leaf gives way");
+                    self.rewrite_inner(meter, held, image, &entries).await?;
+                    return Ok(Put::Now);
+                }
+                InnerPlan::First => {
+                    self.unlock(meter, held).await?;
+                    return Ok(Put::First);
                 }
                 InnerPlan::Rewrite(entries) => {
                     self.rewrite_inner(meter, held, image, &entries).await?;
@@ -210,7 +280,8 @@ impl<A: BTree, V: Verbs> Local<A, V> {
         }
     }
 
-    async fn rewrite_inner(
+    /// Writes the inner node in `image`, which is locked, with other entries.
+    pub(super) async fn rewrite_inner(
         &self,
         meter: &Meter,
         held: Held<V>,
@@ -282,5 +353,49 @@ impl<A: BTree, V: Verbs> Local<A, V> {
             self.cache_node(root.ptr, &buf);
         }
         Ok(grown)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layout::{NodeHeader, NodeVersion};
+
+    fn node(n: u64) -> RemotePtr {
+        RemotePtr::from_bits(64 * n)
+    }
+
+    #[test]
+    fn separators_are_taken_out_but_for_the_first_and_those_of_others() {
+        let layout = InnerLayout::for_slots(4, 4).unwrap();
+        let mut image = vec![0; layout.node_bytes()];
+        let node_version = NodeVersion::default();
+        let header = NodeHeader {
+            level: 1,
+            low: b"b",
+            high: Some(b"z"),
+            sibling: node(9),
+            incarnation: 1,
+            node_version,
+        };
+        let entries: [(&[u8], _); 3] = [(b"b", node(1)), (b"h", node(2)), (b"p", node(3))];
+        layout.build(&mut image, &header, entries);
+        let plan = |key: &[u8], child, change| {
+            let separator = Separator { level: 1, key: Bytes::from_slice(key), child: node(child) };
+            plan_separator(&layout, &image, &separator, change)
+        };
+        let rest = [entries[0], entries[2]].map(|(key, child)| (Bytes::from_slice(key), child));
+        assert_eq!(plan(b"h", 2, Change::Out), InnerPlan::Rewrite(rest.into()));
+        assert_eq!(plan(b"h", 7, Change::Out), InnerPlan::Nothing);
+        assert_eq!(plan(b"i", 2, Change::Out), InnerPlan::Nothing);
+        assert_eq!(plan(b"b", 1, Change::Out), InnerPlan::First);
+        assert_eq!(plan(b"b", 7, Change::Out), InnerPlan::Nothing);
+        assert_eq!(plan(b"z", 2, Change::Out), InnerPlan::MoveRight(node(9)));
+        assert_eq!(plan(b"a", 2, Change::Out), InnerPlan::Restart(None));
+        assert_eq!(plan(b"h", 2, Change::In), InnerPlan::Nothing);
+        let instead =
+            [(b"b", 1), (b"h", 7), (b"p", 3)].map(|(key, child)| (Bytes::from_slice(key), node(child)));
+        assert_eq!(plan(b"h", 7, Change::In), InnerPlan::Instead(node(2), instead.into()));
+        assert!(matches!(plan(b"i", 7, Change::In), InnerPlan::Rewrite(entries) if entries.len() == 4));
     }
 }

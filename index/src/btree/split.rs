@@ -18,7 +18,7 @@ use super::BTree;
 use super::node::Unpublished;
 use super::separator::{Owed, Separator};
 use crate::error::AccessError;
-use crate::layout::{Bytes, Header, NodeHeader, NodeVersion};
+use crate::layout::{Bytes, Header, NodeHeader, NodeVersion, freeze};
 use crate::shell::handle::Local;
 
 /// The entries of a full node, divided.
@@ -35,7 +35,7 @@ pub(crate) fn halve<T>(mut entries: Vec<T>) -> Halves<T> {
 
 impl<A: BTree, V: Verbs> Local<A, V> {
     /// Writes node and sibling, the halves of `buf`, and unlocks the node: one round trip where `combine` can put them
-    /// in one chain.
+    /// in one chain; three for a sibling in the place of a merged leaf (`retired.rs`), whose lock is held.
     pub(crate) async fn publish_split(
         self: &Rc<Self>,
         meter: &Meter,
@@ -46,15 +46,22 @@ impl<A: BTree, V: Verbs> Local<A, V> {
     ) -> Result<Owed<A, V>, AccessError> {
         let node = held.node();
         let bytes = buf.len() / 2;
-        let together = self.chains().combine && node.server() == sibling.node.server();
+        let (new, is_again) = (sibling.node, sibling.is_again());
+        // Stale pointers may lead to memory that is used again: what is there is frozen until the node leads to it.
+        let thawed = is_again.then(|| {
+            let word = *buf[bytes..].first_chunk().expect("a node has more than one word");
+            freeze(&mut buf[bytes..]);
+            u64::from_le_bytes(word)
+        });
+        let together = self.chains().combine && node.server() == new.server() && !is_again;
         if !together {
             // If this fails nothing refers to the sibling: it goes back, and the janitor unlocks the node, which is
             // whole.
-            buf = self.write_new(meter, sibling.node, buf, bytes..2 * bytes).await?;
+            buf = self.write_new(meter, new, buf, bytes..2 * bytes).await?;
         }
         let mut chain = Chain::with_buffer(node.server(), buf);
         if together {
-            chain.write(sibling.node, bytes..2 * bytes);
+            chain.write(new, bytes..2 * bytes);
         }
         chain.write(node, 0..bytes);
         if together {
@@ -62,13 +69,20 @@ impl<A: BTree, V: Verbs> Local<A, V> {
             held.with_unpublished_prefix(1);
         }
         // From here on the split may take effect whatever happens to this future.
-        sibling.publish();
+        let frozen = sibling.publish_frozen();
         let owed = Owed::new(self, node, separator);
         if let Err(error) = held.release(meter, chain, self.chains().combine).await {
             // The janitor goes on. The separator is put in once the node's lock can be taken again: then the split has
             // taken effect.
             tracing::debug!(name: "btree.split.unknown", %node, %error, "a split may have taken effect, or will");
             return Err(error.into());
+        }
+        if let Some((word, own)) = thawed.zip(frozen) {
+            let mut chain = Chain::new(new.server());
+            chain.write_word(new, word);
+            if let Err(error) = own.release(meter, chain, true).await {
+                tracing::debug!(name: "btree.split.frozen", %new, %error, "a new leaf is frozen until it is met");
+            }
         }
         Ok(owed)
     }
@@ -106,6 +120,11 @@ impl OldNode {
             incarnation: self.incarnation,
             node_version: self.next_version,
         }
+    }
+
+    /// Makes the header of the node with the keys of its right neighbour, too, which has that edge.
+    pub(super) fn united<'a>(&'a self, high: Option<&'a [u8]>, sibling: RemotePtr) -> NodeHeader<'a> {
+        NodeHeader { high, sibling, ..self.same() }
     }
 
     /// Makes the header of the left half, which ends at `middle`.

@@ -11,7 +11,8 @@
 //! Little-endian; siblings are at multiples of 64. The node answers for the keys `low <= key < high`; a high length
 //! of 0xFFFF is plus infinity, an empty low fence is minus infinity. `count` is the number of entries of an inner
 //! node, 0 in a leaf. The first 20 bytes lie in line 0, so they are never torn among themselves; that is why a node
-//! can be marked as freed by one aligned word. This file does not know what follows the header.
+//! can be marked as frozen by one aligned word, and as freed by one WRITE. This file does not know what follows the
+//! header.
 
 use std::cmp::Ordering;
 use std::ops::Range;
@@ -24,6 +25,8 @@ use super::{Bytes, Malformed, Rejection, is_aligned};
 
 /// Stream offset of the low fence: the bytes before it are all in line 0.
 const FENCES: usize = 20;
+/// Stream offset of the right neighbour.
+const SIBLING: usize = 8;
 const UNBOUNDED: u16 = u16::MAX;
 const _: () = assert!(FENCES <= stream::PAYLOAD_BYTES);
 
@@ -40,6 +43,8 @@ pub enum Kind {
 pub(super) const LEAF: u8 = 0xA7;
 const INNER: u8 = 0xB9;
 const FREED: u8 = 0xDE;
+/// The byte of a leaf that is whole, and that is being taken out of its tree or put into it.
+const FROZEN: u8 = 0xC5;
 
 impl Kind {
     const fn to_byte(self) -> u8 {
@@ -60,7 +65,7 @@ impl Kind {
 /// ```
 ///
 /// # Errors
-/// [`Rejection::Freed`] or [`Rejection::NotANode`].
+/// [`Rejection::Freed`], [`Rejection::Frozen`] or [`Rejection::NotANode`].
 pub fn kind_of(image: &[u8]) -> Result<Kind, Rejection> {
     kind_of_byte(field::<1>(first_line(image), 0)[0])
 }
@@ -71,6 +76,7 @@ pub(super) fn kind_of_byte(byte: u8) -> Result<Kind, Rejection> {
         LEAF => Ok(Kind::Leaf),
         INNER => Ok(Kind::Inner),
         FREED => Err(Rejection::Freed),
+        FROZEN => Err(Rejection::Frozen),
         found => Err(Rejection::NotANode { found }),
     }
 }
@@ -100,22 +106,71 @@ pub struct Glimpse {
 pub fn glimpse(image: &[u8]) -> Result<Glimpse, Rejection> {
     let kind = kind_of(image)?;
     let line = first_line(image);
-    let sibling = RemotePtr::from_bits(u64::from_le_bytes(field(line, 8)));
+    let sibling = RemotePtr::from_bits(u64::from_le_bytes(field(line, SIBLING)));
     Ok(Glimpse { kind, level: field::<1>(line, 1)[0], sibling })
 }
 
-/// Marks the node as freed: every later parse is rejected with [`Rejection::Freed`]. Returns the bytes of the
-/// image that a WRITE must send. They lie in line 0, which every reader looks at first; so versions may stay as
-/// they are.
+/// Marks a leaf as frozen: every later parse is rejected with [`Rejection::Frozen`]. Returns the bytes of the image
+/// that a WRITE must send: one word of line 0, which every reader looks at first; so versions may stay as they are.
 ///
 /// ```
-/// # farwood_doctest::inner!(|layout, image| {
-/// assert_eq!(mark_freed(&mut image), 0..8);
-/// assert!(matches!(layout.view(&image), Err(Rejection::Freed)));
+/// # farwood_doctest::leaf!(|layout, image| {
+/// assert_eq!(freeze(&mut image), 0..8);
+/// assert!(matches!(layout.view(&image), Err(Rejection::Frozen)));
 /// # });
 /// ```
-pub fn mark_freed(image: &mut [u8]) -> Range<usize> {
+pub fn freeze(image: &mut [u8]) -> Range<usize> {
+    set_kind(image, FROZEN)
+}
+
+/// Makes a leaf of one that is frozen or freed, whose image has all else that it had before. Returns the bytes of the
+/// image that a WRITE must send.
+///
+/// ```
+/// # farwood_doctest::leaf!(|layout, image| {
+/// freeze(&mut image);
+/// assert_eq!(thaw(&mut image), 0..8);
+/// assert!(layout.view(&image).is_ok());
+/// # });
+/// ```
+pub fn thaw(image: &mut [u8]) -> Range<usize> {
+    set_kind(image, LEAF)
+}
+
+/// Marks a node as freed: every later parse is rejected with [`Rejection::Freed`]. `heir` has its keys, and takes the
+/// place of the right neighbour. Returns the bytes of the image that a WRITE must send. They lie in line 0, which every
+/// reader looks at first; so versions may stay as they are.
+///
+/// ```
+/// # farwood_doctest::leaf!(|layout, image| {
+/// let left = RemotePtr::from_bits(1280);
+/// assert_eq!(mark_freed(&mut image, left), 0..24);
+/// assert!(matches!(layout.view(&image), Err(Rejection::Freed)));
+/// assert_eq!(heir_of(&image), Some(left));
+/// # });
+/// ```
+pub fn mark_freed(image: &mut [u8], heir: RemotePtr) -> Range<usize> {
     stream::write(image, 0, &[FREED]);
+    stream::write(image, SIBLING, &heir.to_bits().to_le_bytes());
+    StreamRange::new(0, SIBLING + 8).write_range()
+}
+
+/// Yields the node that had the keys of a freed one when it was freed; none if the image's first line is of no freed
+/// node.
+///
+/// ```
+/// # farwood_doctest::leaf!(|layout, image| {
+/// assert_eq!(heir_of(&image), None);
+/// # });
+/// ```
+pub fn heir_of(image: &[u8]) -> Option<RemotePtr> {
+    let line = first_line(image);
+    let heir = RemotePtr::from_bits(u64::from_le_bytes(field(line, SIBLING)));
+    (field::<1>(line, 0)[0] == FREED && !heir.is_null() && is_aligned(heir)).then_some(heir)
+}
+
+fn set_kind(image: &mut [u8], kind: u8) -> Range<usize> {
+    stream::write(image, 0, &[kind]);
     StreamRange::new(0, 1).write_range()
 }
 
@@ -212,7 +267,7 @@ impl<'a> Header<'a> {
         version::set_node_version(image, header.node_version);
         stream::write(image, 0, &[kind.to_byte(), header.level]);
         stream::write(image, 4, &header.incarnation.to_le_bytes());
-        stream::write(image, 8, &header.sibling.to_bits().to_le_bytes());
+        stream::write(image, SIBLING, &header.sibling.to_bits().to_le_bytes());
         stream::write(image, 16, &(header.low.len() as u16).to_le_bytes());
         let high_len = header.high.map_or(UNBOUNDED, |high| high.len() as u16);
         stream::write(image, 18, &high_len.to_le_bytes());
@@ -263,7 +318,7 @@ impl<'a> Header<'a> {
     /// # });
     /// ```
     pub fn sibling(&self) -> RemotePtr {
-        RemotePtr::from_bits(u64::from_le_bytes(field(self.line, 8)))
+        RemotePtr::from_bits(u64::from_le_bytes(field(self.line, SIBLING)))
     }
 
     /// Yields the version that all lines carry.

@@ -37,7 +37,9 @@ use farwood_runtime::RemotePtr;
 use smallvec::SmallVec;
 
 pub use block::{BlockFormat, BlockPtr, BlockView};
-pub use header::{Glimpse, Header, Kind, NodeHeader, Position, glimpse, kind_of, mark_freed};
+pub use header::{
+    Glimpse, Header, Kind, NodeHeader, Position, freeze, glimpse, heir_of, kind_of, mark_freed, thaw,
+};
 pub use inner::{InnerLayout, InnerRoute, InnerView};
 pub use leaf::{Entry, Found, LeafLayout, LeafLookup, LeafView, tail_first};
 pub use slot_order::SlotOrder;
@@ -70,7 +72,7 @@ pub const MIN_SLOTS: usize = 2;
 /// level's leftmost node is always full, so a split of the leaf goes through all levels).
 pub const MIN_INNER_SLOTS: usize = 3;
 
-/// Reason why an image cannot be used. The first three happen in normal operation and are a reason to read again or
+/// Reason why an image cannot be used. The first four happen in normal operation and are a reason to read again or
 /// elsewhere.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Rejection {
@@ -85,6 +87,9 @@ pub enum Rejection {
     /// The node at this address has been freed.
     #[error("the node has been freed")]
     Freed,
+    /// The leaf at this address is being taken out of its tree, or put into it.
+    #[error("the leaf is frozen: it is being taken out of the tree, or put into it")]
+    Frozen,
     /// A node, but not of the expected kind.
     #[error("the node is of kind {found:?}, which was not expected here")]
     WrongKind {

@@ -1,5 +1,7 @@
 //! Looking a key up (Sherman section 4.4, "Lookup operation"): one READ of one leaf, no lock.
 
+use std::rc::Rc;
+
 use farwood_runtime::{Chain, Meter, RemotePtr, Verbs};
 
 use super::{ShermanAlgorithm, Tree};
@@ -22,7 +24,11 @@ enum Again {
 }
 
 impl<V: Verbs> Tree<V> {
-    pub(super) async fn lookup(&self, meter: &Meter, key: &[u8]) -> Result<Option<Value>, AccessError> {
+    pub(super) async fn lookup(
+        self: &Rc<Self>,
+        meter: &Meter,
+        key: &[u8],
+    ) -> Result<Option<Value>, AccessError> {
         let mut budget = self.budget();
         let mut slow = SlowReads::default();
         let mut rereads = 0;
@@ -56,6 +62,10 @@ impl<V: Verbs> Tree<V> {
                         Again::Leaf if rereads <= RETRIES_BEFORE_LOCK => {}
                         _ => return self.lookup_locked(meter, key, at).await,
                     }
+                }
+                Step::Restart(Some(gone @ (Rejection::Freed | Rejection::Frozen))) => {
+                    let gone = (&buf[..], gone);
+                    at = Box::pin(self.leave_freed(meter, key, at, gone, &mut budget)).await?;
                 }
                 Step::Restart(last) => {
                     budget.spend(meter, at.ptr, last)?;
@@ -121,7 +131,7 @@ impl<V: Verbs> Tree<V> {
 
     /// Looks a key up under the leaf's lock, so that what is read cannot be torn.
     async fn lookup_locked(
-        &self,
+        self: &Rc<Self>,
         meter: &Meter,
         key: &[u8],
         mut at: Target,
@@ -133,6 +143,10 @@ impl<V: Verbs> Tree<V> {
                 Step::Done(found) => return Ok(found.map(|found| Value::in_node(buf, found.value))),
                 Step::MoveRight(sibling) => {
                     at = self.move_right(meter, key, at, self.edge_of(&buf, sibling), &mut budget).await?;
+                }
+                Step::Restart(Some(gone @ (Rejection::Freed | Rejection::Frozen))) => {
+                    let gone = (&buf[..], gone);
+                    at = Box::pin(self.leave_freed(meter, key, at, gone, &mut budget)).await?;
                 }
                 Step::Reread(last) | Step::Restart(last) => {
                     budget.spend(meter, at.ptr, last)?;

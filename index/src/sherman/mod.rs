@@ -37,8 +37,9 @@
 //! WRITEs, and what could leave the leaf torn is written once more, in the same chain. No round trip is added.
 //!
 //! Versions are per line, because one READ is not one access (ARCHITECTURE.md, "Torn reads"). `two_level = off` writes
-//! whole leaves back but leaves them unsorted. `remove` clears the entry; merging of leaves and reclamation of nodes
-//! are not in this release, so an emptied leaf stays.
+//! whole leaves back but leaves them unsorted. `remove` clears the entry; a leaf in which it leaves few is merged into
+//! the one before, in the background (`btree/merge.rs`). A split into memory of a merged leaf costs three round trips
+//! more.
 
 mod config;
 mod leaf;
@@ -58,13 +59,15 @@ use farwood_runtime::{Buf, Meter, RemotePtr, ServerInfo, Verbs};
 use self::config::PersistedConfig;
 pub use self::config::{Geometry, NodeSize, Techniques};
 use crate::btree::blocks::Outside;
+use crate::btree::descend::Target;
 use crate::btree::{self, BTree, Chains};
 use crate::check::{AtRest, CheckReport};
 use crate::error::{AccessError, LoadError, OpenError, WriteError};
-use crate::layout::{Bytes, LeafLayout};
+use crate::layout::{Bytes, LeafLayout, Rejection};
 use crate::range_index::Scan;
 use crate::shell::algorithm::{Algorithm, Trial};
 use crate::shell::handle::{Index, Local};
+use crate::step::Budget;
 use crate::value::Value;
 use crate::write_op::WriteOp;
 
@@ -117,16 +120,36 @@ impl BTree for ShermanAlgorithm {
     ) -> Result<(Buf, Outside), AccessError> {
         Ok((tree.read_node_locked(meter, leaf, tree.leaf().node_bytes()).await?, None))
     }
+
+    async fn leave_freed<V: Verbs>(
+        tree: &Rc<Tree<V>>,
+        meter: &Meter,
+        key: &[u8],
+        at: Target,
+        seen: (&[u8], Rejection),
+        budget: &mut Budget,
+    ) -> Result<Target, AccessError> {
+        tree.leave_freed(meter, key, at, seen, budget).await
+    }
 }
 
 impl Algorithm for ShermanAlgorithm {
     const KIND: &'static str = "sherman";
     const TRIAL: Trial = Trial {
         rare_paths: &[
+            "alloc.reclaimed",
+            "alloc.retired",
+            "alloc.reused",
             "btree.inner.right",
             "btree.inner.split",
+            "btree.leaf.again",
             "btree.leaf.far_right",
+            "btree.leaf.freed",
+            "btree.leaf.frozen",
+            "btree.leaf.merged",
             "btree.leaf.right",
+            "btree.merge.busy",
+            "btree.merge.same_lock",
             "btree.read.locked",
             "btree.read.slow",
             "btree.root.grown",
@@ -144,6 +167,7 @@ impl Algorithm for ShermanAlgorithm {
             "sherman.read.entry",
             "sim.read.overtaken",
         ],
+        takeover_paths: &["btree.leaf.looked_after"],
         cache_bytes: &[600, 1_000, 2_000, 4_000, 1 << 20, 1 << 20],
         height_min: 5,
         ..Trial::COMMON

@@ -35,7 +35,11 @@ impl<V: Verbs> Tree<V> {
         tracing::debug!(name: "sherman.leaf.split", %node, "a leaf is split");
         let halves = halve(pairs);
         let bytes = self.leaf().node_bytes();
-        let sibling = match self.new_node(bytes).await {
+        let sibling = match self.leaf_again(meter, &held).await {
+            Some(sibling) => Ok(sibling),
+            None => self.new_node(bytes).await,
+        };
+        let sibling = match sibling {
             Ok(sibling) => sibling,
             Err(error) => {
                 self.unlock(meter, held).await?;
@@ -53,7 +57,8 @@ impl<V: Verbs> Tree<V> {
             );
         };
         pairs(&halves.left, left_image, &old.left(&middle, sibling.node));
-        pairs(&halves.right, right_image, &old.right(&middle, self.verbs.random() as u32));
+        let right = old.right(&middle, self.verbs.random() as u32);
+        pairs(&halves.right, right_image, &NodeHeader { node_version: sibling.version(), ..right });
         let separator = Separator { level: 1, key: middle, child: sibling.node };
         let owed = self.publish_split(meter, held, sibling, buf, separator).await?;
         if let Err(error) = owed.pay(meter).await {

@@ -7,7 +7,7 @@ use farwood_runtime::{Buf, Chain, Meter, RemotePtr, Verbs};
 
 use super::Tree;
 use crate::error::{AccessError, WriteError};
-use crate::layout::{LeafLayout, LeafLookup, Patch, bump_node_version, tail_first};
+use crate::layout::{LeafLayout, LeafLookup, Patch, Rejection, bump_node_version, tail_first};
 use crate::step::Step;
 use crate::write_op::WriteOp;
 
@@ -70,7 +70,15 @@ impl<V: Verbs> Tree<V> {
             let (held, mut image) = self.lock_leaf(meter, at.ptr).await?;
             match plan(self.leaf(), &mut image, key, op) {
                 Step::Done(Plan::Patch(patch)) => {
+                    let left = match op {
+                        WriteOp::Remove => self.leaf().view(&image).ok().map(|leaf| leaf.len()),
+                        _ => None,
+                    };
+                    let leaf = held.node();
                     self.write_back(meter, held, image, patch).await?;
+                    if let Some(pairs) = left {
+                        self.note_removed(leaf, key, pairs);
+                    }
                     return Ok(true);
                 }
                 Step::Done(Plan::Insert(mut patch)) => {
@@ -92,6 +100,11 @@ impl<V: Verbs> Tree<V> {
                 Step::MoveRight(sibling) => {
                     self.unlock(meter, held).await?;
                     at = self.move_right(meter, key, at, self.edge_of(&image, sibling), &mut budget).await?;
+                }
+                Step::Restart(Some(gone @ (Rejection::Freed | Rejection::Frozen))) => {
+                    self.unlock(meter, held).await?;
+                    let gone = (&image[..], gone);
+                    at = Box::pin(self.leave_freed(meter, key, at, gone, &mut budget)).await?;
                 }
                 Step::Reread(last) | Step::Restart(last) => {
                     self.unlock(meter, held).await?;

@@ -119,6 +119,9 @@ impl<V: Verbs> Held<V> {
         meter.retry();
         self.table.counters.count(|stats| stats.remote_failed += 1);
         tracing::debug!(name: "lock.contended", lock = %self.lock, failed, "a global lock is taken");
+        if self.tries_once {
+            return Err(self.table.taken(meter, (self.node, self.lock), found, failed));
+        }
         let (_, over) = self.table.patience.spent(&self.table.verbs, meter);
         if failed < self.table.config.attempts_max && !over {
             return Ok(());

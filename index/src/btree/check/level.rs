@@ -91,6 +91,24 @@ impl Level {
         self.below.map(|below| *below).filter(|below| !below.claims.is_empty())
     }
 
+    /// Lists the separators of which no node was met, with their children: none before the walk has begun.
+    pub(super) fn open_claims(&self, visited: &BTreeSet<RemotePtr>) -> Vec<(Bytes, RemotePtr)> {
+        let has_begun = self.began_at.is_some();
+        let is_open = |claim: &Claim| has_begun && !claim.met && !visited.contains(&claim.child);
+        let open = self.claims.iter().filter(|(_, claim)| is_open(claim));
+        open.map(|(separator, claim)| (separator.clone(), claim.child)).collect()
+    }
+
+    /// Yields the child of that separator, if it is another one than the node that begins there.
+    pub(super) fn claimed_instead(&self, node: RemotePtr, low: &Bytes) -> Option<RemotePtr> {
+        self.claims.get(low).filter(|claim| !claim.met && claim.child != node).map(|claim| claim.child)
+    }
+
+    /// Forgets a separator that leads to no node of the level.
+    pub(super) fn forget(&mut self, separator: &Bytes) {
+        self.claims.remove(separator);
+    }
+
     /// Yields where the walk begins, or begins anew; none if the level is done.
     pub(super) fn next_start(
         &mut self,

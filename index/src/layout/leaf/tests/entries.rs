@@ -9,7 +9,8 @@ use rand::{Rng, SeedableRng};
 use super::{apply, gather, get, header, leaf};
 use crate::layout::leaf::{LeafLayout, LeafLookup};
 use crate::layout::{
-    Kind, LayoutError, NodeHeader, NodeVersion, Position, Rejection, bump_node_version, kind_of, mark_freed,
+    Kind, LayoutError, NodeHeader, NodeVersion, Position, Rejection, bump_node_version, freeze, heir_of,
+    kind_of, mark_freed, thaw,
 };
 
 const WORDS: [&[u8]; 4] = [b"", b"\0", b"\xff\xff", b"\x01\0"];
@@ -166,10 +167,16 @@ fn rejects_freed_and_foreign_nodes() {
     let before = leaf(&layout, &[(b"a", b"b")]);
     assert_eq!(kind_of(&before), Ok(Kind::Leaf));
     let mut after = before.clone();
-    let range = mark_freed(&mut after);
-    assert_eq!(range, 0..8);
-    assert_eq!(before[8..], after[8..]);
+    let range = mark_freed(&mut after, RemotePtr::from_bits(640));
+    assert_eq!(range, 0..24);
+    assert_eq!(before[24..], after[24..]);
     assert_eq!(layout.lookup(&after, b"a"), Err(Rejection::Freed));
+    assert_eq!((heir_of(&after), heir_of(&before)), (Some(RemotePtr::from_bits(640)), None));
+    let mut frozen = before.clone();
+    assert_eq!(freeze(&mut frozen), 0..8);
+    assert_eq!(before[8..], frozen[8..]);
+    assert_eq!((layout.lookup(&frozen, b"a"), heir_of(&frozen)), (Err(Rejection::Frozen), None));
+    assert_eq!((thaw(&mut frozen), frozen), (0..8, before.clone()));
     let zeros = vec![0; layout.node_bytes()];
     assert_eq!(layout.lookup(&zeros, b"a"), Err(Rejection::NotANode { found: 0 }));
 }

@@ -1,0 +1,354 @@
+//! Clients that die in a merge of two leaves, or where a split uses a merged leaf's memory again: at any time, so between
+//! all verbs and within WRITEs, and at each verb in each way in which simulated nodes stop. Others then read, write, scan
+//! and remove all around it: one that still has the addresses of before, and one that has none. Queue pairs break at each
+//! verb, too.
+//!
+//! The tree is made by hand, and knows what a leaf's slots are and when it is merged (`index/src/btree/merge.rs`).
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+use farwood::index::check::Pairs;
+use farwood::runtime::sim::{Fault, Rule, SimConfig, SimShard, Simulation};
+use farwood::runtime::{ClientPool, NodeContext, Verbs};
+use farwood::sherman::{Geometry, NodeSize, Options};
+use farwood::{AnyIndex, CheckOptions, IndexSpec, RangeIndex};
+use futures::{FutureExt, TryStreamExt};
+
+use crate::kit::simulated::ROUGH;
+use crate::kit::{TestShard, key, number};
+
+/// Far beyond what any part takes.
+const LATE_NS: u64 = 60_000_000_000;
+/// Leaves of four slots, each of several lines.
+const GEOMETRY: Geometry =
+    Geometry { max_key: 8, max_value: 40, size: NodeSize::Slots { leaf: 4, inner: 4 } };
+/// Keys of the tree in the end, all of which survivors write.
+const KEYS: u64 = 24;
+/// The nodes: who dies, who has the addresses of before the merge, who has none.
+const VICTIM: usize = 0;
+const WITNESS: usize = 1;
+const NEWCOMER: usize = 2;
+/// One more, which does nothing but count the time, in steps of this many ns.
+const CLOCK: u16 = 3;
+const TICK_NS: u64 = 200;
+
+/// Numbers of keys, and of the values that they have.
+type Model = BTreeMap<u64, u64>;
+
+/// A value of several lines' length, whose parts belong together.
+fn value(n: u64) -> Vec<u8> {
+    n.to_be_bytes().repeat(5)
+}
+
+/// What happens to the victim.
+#[derive(Clone, Copy, Debug)]
+enum Blow {
+    /// Its shard stops; what it has sent arrives, or not.
+    Stop,
+    /// It stops at its next verb: before it, behind it, or within a WRITE.
+    StopAtVerb,
+    /// The queue pair of its next verb breaks.
+    Break,
+}
+
+/// A simulated cluster of three compute nodes with a tree, and a handle to that on each.
+struct Site {
+    sim: Simulation,
+    parties: Vec<(SimShard, AnyIndex<TestShard>)>,
+}
+
+impl Site {
+    fn new(seed: u64) -> Self {
+        let config = SimConfig {
+            seed,
+            reordering: ROUGH,
+            nodes: CLOCK + 1,
+            servers: 1 + (seed % 2) as u16,
+            bytes_per_server: 8 << 20,
+            locks_per_server: 1024,
+            chunk_bytes: 16 << 10,
+            finds_deaths: true,
+            ..SimConfig::default()
+        };
+        let options = Options { lock_wait_max: Duration::from_secs(1), ..Options::default() };
+        let spec = IndexSpec::Sherman { geometry: GEOMETRY, options };
+        let sim = Simulation::new(&config).unwrap();
+        let parties = (0..CLOCK).map(|node| {
+            let host = &*sim.node(node);
+            let tree = match node {
+                0 => spec.create(host, "t").now_or_never(),
+                _ => spec.open(host, "t").now_or_never(),
+            };
+            let shard = sim.shard(node, 0);
+            let tree = tree.expect("control services answer at once").unwrap();
+            (shard.clone(), tree.attach(TestShard::Simulated(shard)))
+        });
+        let parties = parties.collect();
+        Site { sim, parties }
+    }
+
+    /// Runs a client on a node to its end.
+    fn on<F: Future<Output = ()> + 'static>(&self, node: usize, work: impl FnOnce(AnyIndex<TestShard>) -> F) {
+        let (shard, index) = &self.parties[node];
+        self.sim.block_on(shard, self.sim.now() + LATE_NS, work(index.clone())).unwrap();
+    }
+
+    /// Runs a node until nothing is left to do there.
+    fn rest(&self, node: usize) {
+        let (shard, index) = &self.parties[node];
+        let is_idle =
+            || shard.clients_alive() == 0 && shard.chains_in_flight() == 0 && index.locks_in_use() == 0;
+        self.sim.run(self.sim.now() + LATE_NS, || shard.is_dead() || is_idle()).unwrap();
+    }
+
+    /// Lets epochs move on, and janitors come to their ends.
+    fn pass_epochs(&self) {
+        let control = self.sim.node(NEWCOMER as u16).control();
+        // Some of the messages do not come through.
+        for _ in 0..50 {
+            control.want_epoch();
+            for node in (0..self.sim.nodes()).filter(|node| !self.sim.shard(*node, 0).is_dead()) {
+                let shard = self.sim.shard(node, 0);
+                self.sim.block_on(&shard, self.sim.now() + LATE_NS, shard.pause(1_000)).unwrap();
+            }
+        }
+    }
+
+    /// Puts pairs, and then removes keys.
+    fn write(&self, node: usize, pairs: Model, removed: impl IntoIterator<Item = u64> + 'static) {
+        self.on(node, async move |index| {
+            for (n, number) in pairs {
+                index.put(&key(n), &value(number)).await.unwrap();
+            }
+            for n in removed {
+                index.remove(&key(n)).await.unwrap();
+            }
+        });
+    }
+
+    /// Asserts that a node finds these pairs, each alone and in a scan; nothing is said of the `unsure` keys.
+    fn sees(&self, node: usize, model: &Model, unsure: &[u64]) {
+        let (model, unsure) = (model.clone(), unsure.to_vec());
+        self.on(node, async move |index| {
+            let is_sure = |n: &u64| !unsure.contains(n);
+            for n in (0..KEYS).filter(is_sure) {
+                let found = index.get(&key(n)).await.unwrap();
+                assert_eq!(found.as_deref(), model.get(&n).map(|n| value(*n)).as_deref(), "key {n}");
+            }
+            let scanned: Vec<_> = index.scan(.., None).try_collect().await.unwrap();
+            let scanned = scanned.iter().map(|(key, value)| (number(key), value.to_vec()));
+            let expected = model.iter().map(|(n, number)| (*n, value(*number)));
+            let sure = |(n, _): &(u64, Vec<u8>)| is_sure(n);
+            assert!(scanned.filter(sure).eq(expected.filter(sure)), "a scan says otherwise");
+        });
+    }
+
+    /// Asserts that the tree is intact and holds `model`, for a check.
+    fn holds(&self, node: usize, model: &Model) {
+        let (model, victim) = (model.clone(), &self.parties[VICTIM].0);
+        let dead = victim.is_dead().then(|| victim.node_id()).into_iter().collect();
+        self.on(node, async move |index| {
+            let mut found = Pairs::default();
+            let visit = |key: &[u8], value: &[u8]| assert!(found.insert(key, value));
+            // Locks that nobody has come by since.
+            let options = CheckOptions { dead, ..CheckOptions::default() };
+            let report = index.check_each(&options, visit).await.unwrap();
+            assert!(report.is_intact(), "{:?}", report.violations);
+            let found = found.iter().map(|(key, value)| (number(key), value.to_vec()));
+            assert!(found.eq(model.into_iter().map(|(n, number)| (n, value(number)))));
+        });
+    }
+
+    /// Lets the others live on, first those that have the addresses of before, or first the others: what one has
+    /// written, the other one finds. `unsure` is the key that the victim was about to write.
+    fn live_on(&self, [first, second]: [usize; 2], mut model: Model, unsure: u64) {
+        self.sees(first, &model, &[unsure]);
+        model.insert(unsure, 99);
+        model.iter_mut().for_each(|(n, number)| *number = 100 + n);
+        self.write(first, model.clone(), []);
+        self.sees(second, &model, &[]);
+        model = (0..KEYS).map(|n| (n, 200 + n)).collect();
+        self.write(second, model.clone(), []);
+        self.sees(first, &model, &[]);
+        // Both at once: merges, and splits in their places.
+        let (shard, index) = self.parties[second].clone();
+        let other = shard.spawn(async move {
+            for n in (1..KEYS).step_by(2) {
+                index.remove(&key(n)).await.unwrap();
+                index.put(&key(n), &value(300 + n)).await.unwrap();
+            }
+        });
+        self.write(first, Model::new(), (0..KEYS).step_by(2));
+        self.rest(second);
+        drop(other);
+        model = (1..KEYS).step_by(2).map(|n| (n, 300 + n)).collect();
+        self.sees(first, &model, &[]);
+        self.sees(second, &model, &[]);
+        self.write(first, Model::new(), (1..KEYS - 2).step_by(2));
+        model.retain(|n, _| *n >= KEYS - 2);
+        [first, second].into_iter().for_each(|node| self.rest(node));
+        self.sees(first, &model, &[]);
+        self.pass_epochs();
+        self.sees(second, &model, &[]);
+        self.holds(second, &model);
+    }
+}
+
+/// Something that the victim does, and that others find half done.
+struct Scene {
+    /// Makes the tree, and yields its pairs: the next write is the one.
+    prepare: fn(&Site) -> Model,
+    /// The key that is written, and whether it is put; else it is removed.
+    unsure: u64,
+    is_put: bool,
+}
+
+/// Two leaves that a remove of 5 merges: of 0 and 1 behind it, and of 3 and 5. The witness has their addresses.
+const MERGE: Scene = Scene { prepare: prepare_merge, unsure: 5, is_put: false };
+
+/// A full leaf that a put of 4 splits: its second half goes where that of 3 was before.
+const SPLIT: Scene = Scene { prepare: prepare_split, unsure: 4, is_put: true };
+
+fn prepare_merge(site: &Site) -> Model {
+    let mut model: Model = (0..16).map(|n| (n, n)).collect();
+    site.write(VICTIM, model.clone(), []);
+    site.sees(WITNESS, &model, &[]);
+    site.write(VICTIM, Model::new(), [1, 2, 4]);
+    [1, 2, 4].iter().for_each(|n| _ = model.remove(n));
+    site.rest(VICTIM);
+    site.pass_epochs();
+    model
+}
+
+fn prepare_split(site: &Site) -> Model {
+    let mut model = prepare_merge(site);
+    let index = &site.parties[VICTIM].1;
+    site.write(VICTIM, Model::new(), [5]);
+    model.remove(&5);
+    site.pass_epochs();
+    assert!(index.books().retired_bytes > 0, "leaves were merged");
+    // It is a split that has retired leaves looked after.
+    site.write(VICTIM, Model::from([(16, 16)]), []);
+    site.pass_epochs();
+    assert!(index.books().reclaimed_bytes > 0, "the leaf is free");
+    site.write(VICTIM, Model::from([(1, 1), (2, 2)]), []);
+    model.extend([1, 2, 16].map(|n| (n, n)));
+    site.rest(VICTIM);
+    model
+}
+
+impl Scene {
+    /// Has it all done without a fault: leaves are merged in it, or memory is used again.
+    fn rehearse(&self) {
+        let site = Site::new(0);
+        let mut model = (self.prepare)(&site);
+        let index = site.parties[VICTIM].1.clone();
+        let before = index.books();
+        self.act(&site, u64::MAX);
+        let after = index.books();
+        if self.is_put {
+            assert!(after.reused_bytes > before.reused_bytes, "{before:?} {after:?}");
+            model.insert(self.unsure, self.unsure);
+        } else {
+            assert!(after.retired_bytes > before.retired_bytes, "{before:?} {after:?}");
+            model.remove(&self.unsure);
+        }
+        site.holds(NEWCOMER, &model);
+    }
+
+    /// Lets the victim act for so many ns; yields whether it still does.
+    fn act(&self, site: &Site, ns: u64) -> bool {
+        let (shard, index) = site.parties[VICTIM].clone();
+        let (is_put, n) = (self.is_put, self.unsure);
+        drop(shard.spawn(async move {
+            match is_put {
+                true => index.put(&key(n), &value(n)).await.unwrap(),
+                false => assert!(index.remove(&key(n)).await.unwrap()),
+            }
+        }));
+        let end_ns = site.sim.now().saturating_add(ns);
+        let mut busy_ns = site.sim.now();
+        // A simulation looks up when something concerns a shard: the clock's, at any time.
+        let (clock, runs) = (site.sim.shard(CLOCK, 0), Rc::new(Cell::new(true)));
+        let (ticks, goes_on) = (clock.clone(), Rc::clone(&runs));
+        drop(clock.spawn(async move {
+            while goes_on.get() {
+                ticks.pause(TICK_NS).await;
+            }
+        }));
+        let is_over = || {
+            if shard.clients_alive() > 0 || shard.chains_in_flight() > 0 {
+                busy_ns = site.sim.now();
+            }
+            // What a client leaves to the janitor begins a little later.
+            site.sim.now() >= end_ns || site.sim.now() > busy_ns + 1_000
+        };
+        site.sim.run(site.sim.now() + LATE_NS, is_over).unwrap();
+        runs.set(false);
+        site.sim.now() >= end_ns
+    }
+
+    /// Plays it with a blow after so many ns; yields whether it was over before.
+    fn play(&self, seed: u64, blow: Blow, ns: u64) -> bool {
+        let site = Site::new(seed);
+        let model = (self.prepare)(&site);
+        let acts = self.act(&site, ns);
+        let once = |fault| site.sim.set_faults(&[Rule { fault, one_in: 1, most: 1 }]);
+        match blow {
+            Blow::Stop => site.sim.stop_node(VICTIM as u16),
+            Blow::StopAtVerb => once(Fault::NodeStop),
+            Blow::Break => once(Fault::QueuePairError(20_000)),
+        }
+        site.rest(VICTIM);
+        site.sim.set_faults(&[]);
+        let others = if seed.is_multiple_of(2) { [WITNESS, NEWCOMER] } else { [NEWCOMER, WITNESS] };
+        site.live_on(others, model, self.unsure);
+        !acts
+    }
+
+    /// Plays it with blows at any time.
+    #[track_caller]
+    fn play_all(&self, seeds: std::ops::Range<u64>, blow: Blow, step_ns: u64) {
+        self.rehearse();
+        for seed in seeds {
+            let mut ns = 0;
+            while !self.play(seed, blow, ns) {
+                ns += step_ns;
+            }
+            assert!(ns > 20_000, "{ns} ns are no merge, nor a split");
+        }
+    }
+}
+
+#[test]
+fn a_merger_may_stop_at_any_time() {
+    MERGE.play_all(0..2, Blow::Stop, TICK_NS);
+}
+
+#[test]
+fn a_merger_may_stop_at_any_verb() {
+    MERGE.play_all(0..12, Blow::StopAtVerb, 1_000);
+}
+
+#[test]
+fn a_mergers_queue_pair_may_break_at_any_verb() {
+    MERGE.play_all(0..4, Blow::Break, 1_000);
+}
+
+#[test]
+fn who_makes_a_leaf_where_one_was_may_stop_at_any_time() {
+    SPLIT.play_all(0..2, Blow::Stop, TICK_NS);
+}
+
+#[test]
+fn who_makes_a_leaf_where_one_was_may_stop_at_any_verb() {
+    SPLIT.play_all(0..12, Blow::StopAtVerb, 1_000);
+}
+
+#[test]
+fn the_queue_pair_of_who_makes_a_leaf_where_one_was_may_break_at_any_verb() {
+    SPLIT.play_all(0..4, Blow::Break, 1_000);
+}

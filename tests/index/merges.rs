@@ -1,0 +1,109 @@
+//! Leaves that removes have left nearly empty: they are merged, their memory is used again, and clients that read
+//! meanwhile see each key once.
+
+use std::rc::Rc;
+
+use farwood::{CheckOptions, IndexSpec, RangeIndex};
+use futures::{FutureExt, TryStreamExt, join};
+
+use crate::kit::{IndexKind, Parties, Shape, TestCluster, key, number, with_parties};
+
+fn sherman() -> IndexSpec {
+    Shape::USUAL.usual(IndexKind::Sherman)
+}
+
+async fn leaves(cluster: &TestCluster) -> u64 {
+    let report = cluster.index.check(&CheckOptions::default()).await.unwrap();
+    assert!(report.is_intact(), "{report:?}");
+    report.survey.leaves
+}
+
+/// Keys are put in on one side and removed on the other. Of each parent one leaf stays, and the parent.
+#[test]
+fn a_window_that_slides_takes_no_more_memory() {
+    const WINDOW: u64 = 2_000;
+    with_parties(Parties::Shards(1), sherman(), |cluster| async move {
+        let index = &cluster.index;
+        let mut after_a_while = 0;
+        for n in 0..60_000 {
+            assert!(index.insert(&key(n), b"value").await.unwrap());
+            if n >= WINDOW {
+                assert!(index.remove(&key(n - WINDOW)).await.unwrap());
+            }
+            if n == 10_000 {
+                after_a_while = index.books().used_bytes;
+            }
+        }
+        let books = index.books();
+        // Without merges it would be 50,000 keys more, 25 to a leaf at most.
+        let without = 50_000 / 25 * 1024;
+        assert!(books.used_bytes - after_a_while < without / 10, "{after_a_while}: {books:?}");
+        assert!(books.reclaimed_bytes as i64 > without / 2, "{books:?}");
+        cluster.rest().await;
+        let expected = (60_000 - WINDOW..60_000).map(|n| (key(n).to_vec(), b"value".to_vec())).collect();
+        cluster.holds(&expected).await;
+        cluster.rest().await;
+    });
+}
+
+/// Keys are removed in an order that leaves all leaves half empty before any is empty.
+#[test]
+fn little_is_left_of_a_tree_of_which_all_was_removed() {
+    const KEYS: u64 = 20_000;
+    with_parties(Parties::Shards(1), sherman(), |cluster| async move {
+        let index = &cluster.index;
+        for n in 0..KEYS {
+            index.insert(&key(n), b"value").await.unwrap();
+        }
+        cluster.rest().await;
+        let before = leaves(&cluster).await;
+        for first in 0..7 {
+            for n in (first..KEYS).step_by(7) {
+                assert!(index.remove(&key(n)).await.unwrap());
+            }
+        }
+        cluster.rest().await;
+        let after = leaves(&cluster).await;
+        assert!(after * 20 <= before, "{after} of {before}");
+        for n in (0..KEYS).step_by(3) {
+            assert!(index.insert(&key(n), b"again").await.unwrap());
+        }
+        cluster.rest().await;
+        let expected = (0..KEYS).step_by(3).map(|n| (key(n).to_vec(), b"again".to_vec())).collect();
+        cluster.holds(&expected).await;
+        cluster.rest().await;
+    });
+}
+
+/// One client removes all keys but each hundredth, and puts them back, while another one scans.
+#[test]
+fn scans_see_each_key_once_while_leaves_are_merged() {
+    const KEYS: u64 = 5_000;
+    with_parties(Parties::Shards(1), sherman(), |cluster| async move {
+        let index = Rc::new(cluster.index.clone());
+        for n in 0..KEYS {
+            index.insert(&key(n), b"value").await.unwrap();
+        }
+        let changes = async {
+            for _ in 0..3 {
+                for n in (0..KEYS).filter(|n| n % 100 != 0) {
+                    index.remove(&key(n)).await.unwrap();
+                }
+                for n in (0..KEYS).filter(|n| n % 100 != 0) {
+                    index.insert(&key(n), b"value").await.unwrap();
+                }
+            }
+        }
+        .shared();
+        let scans = async {
+            while changes.peek().is_none() {
+                let pairs: Vec<_> = index.scan(.., None).try_collect().await.unwrap();
+                let found: Vec<u64> = pairs.iter().map(|(key, _)| number(key)).collect();
+                assert!(found.is_sorted_by(|a, b| a < b), "a key comes twice, or too late");
+                assert!(found.iter().filter(|n| *n % 100 == 0).count() as u64 == KEYS / 100);
+            }
+        };
+        join!(changes.clone(), scans);
+        cluster.rest().await;
+    });
+}
