@@ -12,8 +12,8 @@
 //!
 //! Where caches have the address of a node from one operation to the next, its memory can be used again only for what
 //! cannot be taken for the wrong thing. Nodes that are *of a kind* are used again for nodes of their size that are
-//! asked for as such ([`NodeAllocator::allocate_of_kind`]), and for no others: they are neither divided nor joined. Or
-//! the index itself knows which are free (`kept.rs`).
+//! asked for as such ([`NodeAllocator::allocate_of_kind`]), and for no others: they are neither divided nor joined. Of
+//! some the index says when they are free (`kept.rs`).
 //!
 //! Memory that was never handed out goes back to its server when the allocator is dropped: a process that lives for one
 //! node costs no whole chunk.
@@ -142,8 +142,8 @@ struct State {
     unsettled_bytes: u64,
     reclaimed_bytes: u64,
     reused_bytes: u64,
-    /// Bytes of free nodes that the index keeps.
-    kept_bytes: u64,
+    /// Number of retired nodes of which the index says when they are free.
+    kept: usize,
 }
 
 /// A free node of a kind, and its first word if that is known.
@@ -443,10 +443,7 @@ impl NodeAllocator {
             && self.pins.is_over(since)
         {
             state.waiting.pop_front();
-            tracing::debug!(name: "alloc.reclaimed", %node, bytes, "a retired node is free");
-            state.retired_bytes -= bytes;
-            state.reclaimed_bytes += bytes;
-            state.used_bytes -= bytes as i64;
+            state.free_retired(node, bytes);
             match first_word {
                 None => state.give_back(node, bytes),
                 known => state.give_back_of_kind(node, bytes, known),
@@ -507,7 +504,7 @@ impl NodeAllocator {
         let of_kind: u64 = state.of_kind.iter().map(|((bytes, _), nodes)| bytes * nodes.len() as u64).sum();
         Books {
             used_bytes: state.used_bytes,
-            free_bytes: pieces + returned + of_kind + state.kept_bytes,
+            free_bytes: pieces + returned + of_kind,
             retired_bytes: state.retired_bytes,
             unsettled_bytes: state.unsettled_bytes,
             reclaimed_bytes: state.reclaimed_bytes,
@@ -671,6 +668,14 @@ impl State {
         }
         self.used_bytes += bytes as i64;
         Some(Allocated { at: node, zeroed: true })
+    }
+
+    /// Counts a retired node as free.
+    fn free_retired(&mut self, node: RemotePtr, bytes: u64) {
+        tracing::debug!(name: "alloc.reclaimed", %node, bytes, "a retired node is free");
+        self.retired_bytes -= bytes;
+        self.reclaimed_bytes += bytes;
+        self.used_bytes -= bytes as i64;
     }
 
     fn give_back(&mut self, node: RemotePtr, bytes: u64) {

@@ -262,15 +262,13 @@ impl<A: BTree<Leaf: MergedLeaf>, V: Verbs> Local<A, V> {
     ) -> Result<(), WriteError> {
         let (node, freed, bytes) = (held.node(), held_right.node(), left.len());
         let mut united = self.verbs.lease(bytes);
-        let version = {
+        {
             let corrupt = |rejection| AccessError::corrupt(node, rejection);
             let (header, _) = self.leaf().fill(&left).map_err(corrupt)?;
-            let (of_right, _) = self.leaf().fill(&right).map_err(corrupt)?;
-            let (old, version) = (OldNode::of(&header), of_right.node_version());
+            let old = OldNode::of(&header);
             let header = old.united(plan.high.as_deref(), plan.sibling);
             self.leaf().unite(&mut united, &header, [&left, &right]).map_err(corrupt)?;
-            version
-        };
+        }
         freeze(&mut right);
         self.write_word_locked(meter, freed, &right).await?;
         let mut chain = Chain::with_buffer(node.server(), united);
@@ -294,7 +292,7 @@ impl<A: BTree<Leaf: MergedLeaf>, V: Verbs> Local<A, V> {
             self.allocator.retire_unsettled(freed, bytes as u64);
             return Err(AccessError::from(error).into());
         }
-        self.retire(Retired { node: freed, low: plan.low, version, since: 0 });
+        self.retire(Retired { node: freed, low: plan.low, since: 0 });
         Ok(unlinked?)
     }
 

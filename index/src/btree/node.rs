@@ -56,6 +56,11 @@ impl<A: BTree, V: Verbs> Unpublished<'_, A, V> {
     pub(super) fn is_again(&self) -> bool {
         self.again.is_some()
     }
+
+    /// Tells whether its lock is held, and is its own.
+    pub(super) fn has_lock(&self) -> bool {
+        self.again.as_ref().is_some_and(|again| again.held.is_some())
+    }
 }
 
 impl<'t, A: BTree, V: Verbs> Unpublished<'t, A, V> {

@@ -16,7 +16,7 @@
 //! The splitter has R's lock from before it writes there until R is thawed, so that no other client thaws it and writes
 //! to it meanwhile. If the splitter dies, R is frozen, and others thaw it (`freed.rs`), or nothing leads there.
 //!
-//! The new leaf has the version behind the one before it at this address: what a READ brings of both is torn.
+//! The new leaf has a version behind all that were written at this address: what a READ brings of two is torn.
 //!
 //! Between a merge and that, all operations end that may still put the leaf's separator in (`merge.rs`), and then its
 //! parent is asked whether one has: so no inner node leads to what is used again, only copies of older ones.
@@ -26,27 +26,26 @@ use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
 use farwood_lock::Held;
-use farwood_runtime::{Meter, RemotePtr, ServerId, Verbs};
+use farwood_runtime::{Buf, Meter, RemotePtr, Verbs};
 
 use super::merge::MergedLeaf;
 use super::node::Unpublished;
 use super::separator::TakenOut;
 use super::{BTree, LeafFormat};
 use crate::error::WriteError;
-use crate::layout::{Bytes, NodeVersion};
+use crate::layout::{Bytes, NodeVersion, Rejection, kind_of, version_behind};
 use crate::shell::handle::Local;
+
+/// Merged leaves whose locks a split tries at most.
+const TRIES_MAX: usize = 4;
 
 /// A leaf that was merged.
 pub(super) struct Retired {
     pub(super) node: RemotePtr,
     pub(super) low: Bytes,
-    pub(super) version: NodeVersion,
     /// The epoch in which its parent did not lead there.
     pub(super) since: u64,
 }
-
-/// Memory of a leaf that is free, and the version of what was there.
-type Free = (RemotePtr, NodeVersion);
 
 /// A leaf that is being merged, or is left alone.
 #[derive(Clone, Copy)]
@@ -62,7 +61,6 @@ pub(super) struct Merges {
     noted: RefCell<BTreeMap<RemotePtr, Noted>>,
     /// The oldest first.
     retired: RefCell<VecDeque<Retired>>,
-    free: RefCell<BTreeMap<ServerId, VecDeque<Free>>>,
     looks: Cell<bool>,
 }
 
@@ -107,29 +105,16 @@ impl Merges {
         let mut retired = self.retired.borrow_mut();
         if retired.front().is_some_and(|oldest| is_over(oldest.since)) { retired.pop_front() } else { None }
     }
-
-    /// Takes free memory, on that server if there is some.
-    fn take(&self, near: ServerId) -> Option<Free> {
-        let mut free = self.free.borrow_mut();
-        if let Some(taken) = free.get_mut(&near).and_then(VecDeque::pop_back) {
-            return Some(taken);
-        }
-        free.values_mut().find_map(VecDeque::pop_back)
-    }
-
-    /// Gives free memory back; it is taken last of all.
-    fn put(&self, (node, version): Free) {
-        self.free.borrow_mut().entry(node.server()).or_default().push_front((node, version));
-    }
 }
 
-/// Memory of a leaf that a split uses again, and its lock.
+/// Memory of a leaf that a split uses again. Goes back to the allocator if it is dropped before the split is published.
 pub(super) struct Again<A: BTree, V: Verbs> {
     tree: Rc<Local<A, V>>,
+    pub(super) node: RemotePtr,
+    /// Its lock; none if that is the lock of the leaf that is split, too.
     pub(super) held: Option<Held<V>>,
     /// The version of the new leaf.
     pub(super) version: NodeVersion,
-    pub(super) node: RemotePtr,
     pub(super) is_published: bool,
 }
 
@@ -137,8 +122,7 @@ impl<A: BTree, V: Verbs> Drop for Again<A, V> {
     fn drop(&mut self) {
         if !self.is_published {
             // A WRITE there may be in flight: the lock is given back behind it.
-            self.tree.allocator.return_kept(self.tree.leaf().node_bytes() as u64);
-            self.tree.merges().put((self.node, self.version));
+            self.tree.allocator.return_of_kind(self.node, self.tree.leaf().node_bytes() as u64);
         }
     }
 }
@@ -177,12 +161,10 @@ impl<A: BTree<Leaf: MergedLeaf>, V: Verbs> Local<A, V> {
             let separator = Self::leaf_separator(&retired.low, retired.node);
             let found = self.take_out(&Meter::default(), &separator, &mut self.budget()).await;
             match found {
-                Ok(TakenOut::Before) => {
-                    self.allocator.keep(retired.node, bytes);
-                    self.merges().put((retired.node, retired.version));
-                }
+                Ok(TakenOut::Before) => self.allocator.free_kept(retired.node, bytes),
                 Ok(TakenOut::Not) => {
                     tracing::debug!(name: "btree.retired.first", node = %retired.node, "a freed leaf stays linked");
+                    self.allocator.lose_kept(retired.node);
                 }
                 Ok(TakenOut::Now) | Err(_) => {
                     tracing::debug!(name: "btree.retired.linked", node = %retired.node, "a freed leaf was linked");
@@ -194,28 +176,41 @@ impl<A: BTree<Leaf: MergedLeaf>, V: Verbs> Local<A, V> {
         }
     }
 
-    /// Takes memory of a merged leaf for the new half of the leaf whose lock is `held`: one round trip for its lock,
-    /// and none if there is none.
+    /// Takes memory of a merged leaf for the new half of the leaf whose lock is `held`, if there is some whose lock can
+    /// be had at once: a round trip or two for that.
     pub(crate) async fn leaf_again(
         self: &Rc<Self>,
         meter: &Meter,
         held: &Held<V>,
     ) -> Option<Unpublished<'_, A, V>> {
         self.look_after_retired();
-        let left = held.node();
-        let (node, version) = self.merges().take(left.server())?;
-        self.allocator.use_kept(node, self.leaf().node_bytes() as u64);
-        let (tree, version) = (Rc::clone(self), version.next());
-        let mut again = Again { tree, held: None, version, node, is_published: false };
-        if self.locks.word_of(node) == self.locks.word_of(left) {
-            return None;
+        let bytes = self.leaf().node_bytes();
+        let (left, mut others) = (held.node(), Vec::new());
+        while others.len() < TRIES_MAX
+            && let Some(memory) = self.allocator.reuse_of_kind(left.server(), bytes as u64)
+        {
+            let (tree, node, version) = (Rc::clone(self), memory.at, NodeVersion::default());
+            let mut again = Again { tree, node, held: None, version, is_published: false };
+            // Where the lock is taken, or the server does not answer, other memory will do.
+            let image = if self.locks.word_of(node) == self.locks.word_of(left) {
+                self.read(meter, node, bytes, &mut self.budget()).await.ok()
+            } else {
+                let locked = self.try_lock_node(meter, node, bytes).await.ok().flatten();
+                locked.map(|(own, image)| {
+                    again.held = Some(own);
+                    image
+                })
+            };
+            // Frozen: by a split that came to nothing.
+            let is_gone = |image: &Buf| matches!(kind_of(image), Err(Rejection::Freed | Rejection::Frozen));
+            if let Some(image) = image.filter(is_gone) {
+                again.version = version_behind(&image);
+                tracing::debug!(name: "btree.leaf.again", %node, "a leaf is made where one was merged");
+                return Some(Unpublished::again(self, again));
+            }
+            others.push(again);
         }
-        // Where the lock is taken, or the server does not answer, other memory will do.
-        let mut own = self.locks.try_acquire(node).await.ok()??;
-        own.lock(meter).await.ok()?;
-        again.held = Some(own);
-        tracing::debug!(name: "btree.leaf.again", %node, "a leaf is made where one was merged");
-        Some(Unpublished::again(self, again))
+        None
     }
 }
 
@@ -224,7 +219,7 @@ mod tests {
     use super::*;
 
     fn leaf(n: u64) -> RemotePtr {
-        RemotePtr::new(ServerId((n % 3) as u16), 64 * (n + 1))
+        RemotePtr::from_bits(64 * (n + 1))
     }
 
     #[test]
@@ -251,14 +246,5 @@ mod tests {
             merges.end(leaf(n), 100);
             assert!(merges.noted.borrow().len() <= Merges::NOTED_MAX);
         }
-    }
-
-    #[test]
-    fn memory_near_by_goes_first() {
-        let merges = Merges::default();
-        (0..4).for_each(|n| merges.put((leaf(n), NodeVersion::default())));
-        let take = |near| merges.take(ServerId(near)).map(|(node, _)| node);
-        assert_eq!([take(1), take(0), take(0)], [Some(leaf(1)), Some(leaf(0)), Some(leaf(3))]);
-        assert_eq!([take(0), take(0)], [Some(leaf(2)), None]);
     }
 }

@@ -35,7 +35,8 @@ pub(crate) fn halve<T>(mut entries: Vec<T>) -> Halves<T> {
 
 impl<A: BTree, V: Verbs> Local<A, V> {
     /// Writes node and sibling, the halves of `buf`, and unlocks the node: one round trip where `combine` can put them
-    /// in one chain; three for a sibling in the place of a merged leaf (`retired.rs`), whose lock is held.
+    /// in one chain; three for a sibling in the place of a merged leaf (`retired.rs`), whose lock is held, or two where
+    /// both have one lock.
     pub(crate) async fn publish_split(
         self: &Rc<Self>,
         meter: &Meter,
@@ -46,7 +47,7 @@ impl<A: BTree, V: Verbs> Local<A, V> {
     ) -> Result<Owed<A, V>, AccessError> {
         let node = held.node();
         let bytes = buf.len() / 2;
-        let (new, is_again) = (sibling.node, sibling.is_again());
+        let (new, is_again, has_lock) = (sibling.node, sibling.is_again(), sibling.has_lock());
         // Stale pointers may lead to memory that is used again: what is there is frozen until the node leads to it.
         let thawed = is_again.then(|| {
             let word = *buf[bytes..].first_chunk().expect("a node has more than one word");
@@ -64,6 +65,9 @@ impl<A: BTree, V: Verbs> Local<A, V> {
             chain.write(new, bytes..2 * bytes);
         }
         chain.write(node, 0..bytes);
+        if let Some(word) = thawed.filter(|_| !has_lock) {
+            chain.write_word(new, word);
+        }
         if together {
             // Every line of the node changes, since its version does.
             held.with_unpublished_prefix(1);

@@ -44,7 +44,7 @@ pub use inner::{InnerLayout, InnerRoute, InnerView};
 pub use leaf::{Entry, Found, LeafLayout, LeafLookup, LeafView, tail_first};
 pub use slot_order::SlotOrder;
 pub use stream::{LINE_BYTES, StreamRange, make_contiguous};
-pub use version::{EntryVersion, NodeVersion, bump_node_version, wrap_ns};
+pub use version::{EntryVersion, NodeVersion, bump_node_version, version_behind, wrap_ns};
 
 /// A key or value that had to be copied out of a node, because a line boundary may run through it.
 pub type Bytes = SmallVec<[u8; INLINE_BYTES]>;

@@ -21,6 +21,8 @@ use super::stream::LINE_BYTES;
 const NODE_BITS: u32 = 11;
 const NODE_MASK: u16 = (1 << NODE_BITS) - 1;
 const ENTRY_MASK: u8 = 0x1f;
+/// Half of all node versions.
+const HALF: u16 = 1 << (NODE_BITS - 1);
 
 /// The version of a node as a whole: 11 bits, wrapping.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -146,6 +148,22 @@ pub(super) fn set_node_version(image: &mut [u8], version: NodeVersion) {
     }
 }
 
+/// Yields the version for a new node in the place of `image`, of which writes may have come to a part only: the one
+/// behind the newest of all lines.
+///
+/// ```
+/// # farwood_doctest::leaf!(|layout, image| {
+/// assert_eq!(version_behind(&image), NodeVersion::new(8));
+/// # });
+/// ```
+pub fn version_behind(image: &[u8]) -> NodeVersion {
+    let first = node_version(image);
+    let lines = (0..image.len() / LINE_BYTES).map(|line| line_version(image, line));
+    // They are few versions apart, on either side of the first one.
+    let ahead = |version: NodeVersion| NodeVersion::new(version.0.wrapping_sub(first.0).wrapping_add(HALF)).0;
+    lines.max_by_key(|version| ahead(*version)).unwrap_or(first).next()
+}
+
 /// Increments the node version in all lines of a modified image, which is then to be written as a whole. Returns
 /// the new version.
 ///
@@ -187,6 +205,24 @@ fn set_control_word(image: &mut [u8], line: usize, word: u16) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_new_node_has_a_version_behind_all_lines() {
+        for first in [0, 7, 2046, 2047] {
+            let behind = |ahead: [u16; 4]| {
+                let mut image = [0; 4 * LINE_BYTES];
+                for (line, ahead) in ahead.into_iter().enumerate() {
+                    set_control_word(&mut image, line, 5 << NODE_BITS | NodeVersion::new(first + ahead).0);
+                }
+                version_behind(&image)
+            };
+            let version = |ahead| NodeVersion::new(first + ahead);
+            assert_eq!(behind([0, 0, 0, 0]), version(1));
+            assert_eq!(behind([1, 0, 0, 1]), version(2));
+            assert_eq!(behind([0, 1, 2, 0]), version(3));
+            assert_eq!(behind([2, 0, 1, 0]), version(3));
+        }
+    }
 
     #[test]
     fn the_newest_of_some_versions_is_before_the_widest_gap() {

@@ -1,12 +1,19 @@
-//! Memory that an index keeps for nodes of one kind, where epochs alone do not tell when it is free: caches have their
-//! addresses for good. It is the index that knows which of these nodes are free; here their bytes are counted.
+//! Nodes of a kind of which the index says when they are free: that all operations have ended which were under way when
+//! a node was retired is not enough, the index has to look once more. It knows which of its nodes wait for that; here
+//! they are counted.
+//!
+//! ```text
+//!   in use ──retire_kept──> waits for an epoch, the index looks ──┬─free_kept──> free, for nodes of the kind
+//!                                                                 └─lose_kept──> stays where it is, for good
+//! ```
 
-use super::{NODE_ALIGN, NodeAllocator};
-use crate::pointer::RemotePtr;
+use super::{NODE_ALIGN, NodeAllocator, OfKind};
+use crate::pointer::{RemotePtr, ServerId};
 
 impl NodeAllocator {
-    /// Notes that a node, of any shard, is out of the index, which keeps its memory for nodes of the same kind. Yields
-    /// since when: the index asks [`Pins::is_over`](crate::epoch::Pins::is_over), and says so ([`NodeAllocator::keep`]).
+    /// Notes that a node, of any shard, is out of the index, which says when it is free. Yields since when: the index
+    /// asks [`Pins::is_over`](crate::epoch::Pins::is_over), looks, and ends the wait by [`NodeAllocator::free_kept`] or
+    /// [`NodeAllocator::lose_kept`].
     ///
     /// ```
     /// # use farwood_runtime::*;
@@ -20,11 +27,12 @@ impl NodeAllocator {
     /// ```
     pub fn retire_kept(&self, node: RemotePtr, bytes: u64) -> u64 {
         self.note_retired(node, bytes);
+        self.state.borrow_mut().kept += 1;
         self.control.want_epoch();
         self.pins.retired_now()
     }
 
-    /// Notes that a node of those that the index keeps is free.
+    /// Takes a node back that was retired and that the index has found free: for nodes of the kind alone.
     ///
     /// ```
     /// # use farwood_runtime::*;
@@ -34,21 +42,20 @@ impl NodeAllocator {
     /// let node = nodes.allocate(1000).await?;
     /// nodes.retire_kept(node, 1000);
     /// // Later:
-    /// nodes.keep(node, 1000);
+    /// nodes.free_kept(node, 1000);
     /// assert_eq!((nodes.books().retired_bytes, nodes.used_bytes()), (0, 0));
+    /// assert_eq!(nodes.reuse_of_kind(node.server(), 1000).map(|again| again.at), Some(node));
     /// # Ok(()) }).unwrap();
     /// ```
-    pub fn keep(&self, node: RemotePtr, bytes: u64) {
+    pub fn free_kept(&self, node: RemotePtr, bytes: u64) {
         let bytes = bytes.next_multiple_of(NODE_ALIGN);
-        tracing::debug!(name: "alloc.reclaimed", %node, bytes, "a retired node is free");
         let mut state = self.state.borrow_mut();
-        state.retired_bytes -= bytes;
-        state.reclaimed_bytes += bytes;
-        state.used_bytes -= bytes as i64;
-        state.kept_bytes += bytes;
+        state.kept -= 1;
+        state.free_retired(node, bytes);
+        state.give_back_of_kind(node, bytes, None);
     }
 
-    /// Notes that a node of those that the index keeps is in use again.
+    /// Notes that a node that was retired will never be free.
     ///
     /// ```
     /// # use farwood_runtime::*;
@@ -57,27 +64,32 @@ impl NodeAllocator {
     /// # let nodes = NodeAllocator::new(control, IndexId(1), 0, pins);
     /// let node = nodes.allocate(1000).await?;
     /// nodes.retire_kept(node, 1000);
-    /// nodes.keep(node, 1000);
-    /// nodes.use_kept(node, 1000);
-    /// assert_eq!(nodes.used_bytes(), 1024);
-    /// nodes.return_kept(1000); // It did not become reachable.
-    /// assert_eq!(nodes.used_bytes(), 0);
+    /// nodes.lose_kept(node);
+    /// assert_eq!((nodes.books().retired_bytes, nodes.used_bytes()), (1024, 1024));
     /// # Ok(()) }).unwrap();
     /// ```
-    pub fn use_kept(&self, node: RemotePtr, bytes: u64) {
-        let bytes = bytes.next_multiple_of(NODE_ALIGN);
-        tracing::debug!(name: "alloc.reused", %node, bytes, "memory is used again");
-        let mut state = self.state.borrow_mut();
-        state.kept_bytes -= bytes;
-        state.reused_bytes += bytes;
-        state.used_bytes += bytes as i64;
+    pub fn lose_kept(&self, node: RemotePtr) {
+        tracing::debug!(name: "alloc.lost", %node, "a retired node is never free");
+        self.state.borrow_mut().kept -= 1;
     }
 
-    /// Notes that such a node did not become reachable, and is free again. See [`NodeAllocator::use_kept`].
-    pub fn return_kept(&self, bytes: u64) {
-        let bytes = bytes.next_multiple_of(NODE_ALIGN);
-        let mut state = self.state.borrow_mut();
-        state.kept_bytes += bytes;
-        state.used_bytes -= bytes as i64;
+    /// Takes memory that a node of a kind and this size had before, on `server` if there is some, else on any other
+    /// server; none if there is none. What becomes of no node goes back by [`NodeAllocator::return_of_kind`].
+    ///
+    /// ```
+    /// # use farwood_runtime::*;
+    /// # on_one_shard(async |shard| {
+    /// # let (control, pins) = (shard.control().clone(), shard.pins().clone());
+    /// # let nodes = NodeAllocator::new(control, IndexId(1), 0, pins);
+    /// let node = nodes.allocate_of_kind(ServerId(0), 1000).await?.at;
+    /// assert_eq!(nodes.reuse_of_kind(ServerId(0), 1000), None);
+    /// nodes.return_of_kind(node, 1000);
+    /// assert_eq!(nodes.reuse_of_kind(ServerId(3), 1000).map(|again| again.at), Some(node));
+    /// # Ok(()) }).unwrap();
+    /// ```
+    pub fn reuse_of_kind(&self, server: ServerId, bytes: u64) -> Option<OfKind> {
+        self.reclaim();
+        let (mut state, bytes) = (self.state.borrow_mut(), bytes.next_multiple_of(NODE_ALIGN));
+        state.take_of_kind(Some(server), bytes).or_else(|| state.take_of_kind(None, bytes))
     }
 }
