@@ -142,8 +142,6 @@ struct State {
     unsettled_bytes: u64,
     reclaimed_bytes: u64,
     reused_bytes: u64,
-    /// Number of retired nodes of which the index says when they are free.
-    kept: usize,
 }
 
 /// A free node of a kind, and its first word if that is known.

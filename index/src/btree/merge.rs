@@ -39,7 +39,6 @@ use farwood_lock::{Held, LockError};
 use farwood_runtime::{Buf, Chain, Meter, RemotePtr, Verbs};
 use futures::future::join;
 
-use super::retired::Retired;
 use super::separator::Separator;
 use super::split::OldNode;
 use super::{BTree, LeafFormat};
@@ -147,8 +146,10 @@ impl<A: BTree<Leaf: MergedLeaf>, V: Verbs> Local<A, V> {
         if !self.merges().begin(leaf, is_empty, self.verbs.now()) {
             return;
         }
-        let key = Bytes::from_slice(key);
+        let (key, expected) = (Bytes::from_slice(key), self.allocator.expect());
         self.verbs.defer(async move {
+            // Who needs memory, and finds none, may wait for the leaf's.
+            let _expected = expected;
             let merged = tree.merge_around(&key).await;
             if let Err(error) = &merged {
                 tracing::debug!(name: "btree.merge.failed", %error, "leaves are not merged");
@@ -292,7 +293,7 @@ impl<A: BTree<Leaf: MergedLeaf>, V: Verbs> Local<A, V> {
             self.allocator.retire_unsettled(freed, bytes as u64);
             return Err(AccessError::from(error).into());
         }
-        self.retire(Retired { node: freed, low: plan.low, since: 0 });
+        self.retire(freed, plan.low);
         Ok(unlinked?)
     }
 

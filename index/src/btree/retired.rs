@@ -26,6 +26,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
 use farwood_lock::Held;
+use farwood_runtime::alloc::Expected;
 use farwood_runtime::{Buf, Meter, RemotePtr, Verbs};
 
 use super::merge::MergedLeaf;
@@ -40,11 +41,12 @@ use crate::shell::handle::Local;
 const TRIES_MAX: usize = 4;
 
 /// A leaf that was merged.
-pub(super) struct Retired {
-    pub(super) node: RemotePtr,
-    pub(super) low: Bytes,
+struct Retired {
+    node: RemotePtr,
+    low: Bytes,
     /// The epoch in which its parent did not lead there.
-    pub(super) since: u64,
+    since: u64,
+    _expected: Expected,
 }
 
 /// A leaf that is being merged, or is left alone.
@@ -128,18 +130,22 @@ impl<A: BTree, V: Verbs> Drop for Again<A, V> {
 }
 
 impl<A: BTree<Leaf: MergedLeaf>, V: Verbs> Local<A, V> {
-    /// Notes that a leaf is out of the tree.
-    pub(super) fn retire(&self, retired: Retired) {
-        let since = self.allocator.retire_kept(retired.node, self.leaf().node_bytes() as u64);
-        self.merges().retired.borrow_mut().push_back(Retired { since, ..retired });
+    /// Notes that a leaf that begins at `low` is out of the tree.
+    pub(super) fn retire(&self, node: RemotePtr, low: Bytes) {
+        let since = self.allocator.retire_kept(node, self.leaf().node_bytes() as u64);
+        let retired = Retired { node, low, since, _expected: self.allocator.expect() };
+        self.merges().retired.borrow_mut().push_back(retired);
     }
 
-    /// Has the janitor look after the retired leaves, if the oldest may be free.
+    /// Has the janitor look after the retired leaves, if the oldest may be free; else asks for the epoch that it waits
+    /// for.
     pub(crate) fn look_after_retired(&self) {
-        let merges = self.merges();
-        let is_over = |retired: &Retired| self.verbs.pins().is_over(retired.since);
-        let Some(tree) = self.me.upgrade() else { return };
-        if !merges.retired.borrow().front().is_some_and(is_over) || merges.looks.replace(true) {
+        let (merges, Some(tree)) = (self.merges(), self.me.upgrade()) else { return };
+        let Some(since) = merges.retired.borrow().front().map(|oldest| oldest.since) else { return };
+        if !self.verbs.pins().is_over(since) {
+            return self.verbs.control().want_epoch();
+        }
+        if merges.looks.replace(true) {
             return;
         }
         self.verbs.defer(async move {
@@ -164,7 +170,6 @@ impl<A: BTree<Leaf: MergedLeaf>, V: Verbs> Local<A, V> {
                 Ok(TakenOut::Before) => self.allocator.free_kept(retired.node, bytes),
                 Ok(TakenOut::Not) => {
                     tracing::debug!(name: "btree.retired.first", node = %retired.node, "a freed leaf stays linked");
-                    self.allocator.lose_kept(retired.node);
                 }
                 Ok(TakenOut::Now) | Err(_) => {
                     tracing::debug!(name: "btree.retired.linked", node = %retired.node, "a freed leaf was linked");

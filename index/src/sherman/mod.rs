@@ -276,6 +276,10 @@ impl Algorithm for ShermanAlgorithm {
         local.write(meter, key, op)
     }
 
+    fn look_after_memory<V: Verbs>(local: &Tree<V>) {
+        local.look_after_retired();
+    }
+
     fn scan<V: Verbs>(local: Rc<Tree<V>>, range: (Bound<Bytes>, Bound<Bytes>), limit: Option<usize>) -> Scan {
         btree::scan::stream(local, range, limit)
     }

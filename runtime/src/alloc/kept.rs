@@ -1,19 +1,18 @@
 //! Nodes of a kind of which the index says when they are free: that all operations have ended which were under way when
 //! a node was retired is not enough, the index has to look once more. It knows which of its nodes wait for that; here
-//! they are counted.
+//! their bytes are counted, and free ones are kept.
 //!
 //! ```text
-//!   in use ──retire_kept──> waits for an epoch, the index looks ──┬─free_kept──> free, for nodes of the kind
-//!                                                                 └─lose_kept──> stays where it is, for good
+//!   in use ──retire_kept──> waits for an epoch, the index looks ──free_kept──> free, for nodes of the kind
 //! ```
 
 use super::{NODE_ALIGN, NodeAllocator, OfKind};
 use crate::pointer::{RemotePtr, ServerId};
 
 impl NodeAllocator {
-    /// Notes that a node, of any shard, is out of the index, which says when it is free. Yields since when: the index
-    /// asks [`Pins::is_over`](crate::epoch::Pins::is_over), looks, and ends the wait by [`NodeAllocator::free_kept`] or
-    /// [`NodeAllocator::lose_kept`].
+    /// Notes that a node, of any shard, is out of the index, which says when it is free ([`NodeAllocator::free_kept`]).
+    /// Yields since when it is out: the index asks [`Pins::is_over`](crate::epoch::Pins::is_over) first. Until then it
+    /// keeps what [`NodeAllocator::expect`] yields.
     ///
     /// ```
     /// # use farwood_runtime::*;
@@ -27,7 +26,6 @@ impl NodeAllocator {
     /// ```
     pub fn retire_kept(&self, node: RemotePtr, bytes: u64) -> u64 {
         self.note_retired(node, bytes);
-        self.state.borrow_mut().kept += 1;
         self.control.want_epoch();
         self.pins.retired_now()
     }
@@ -50,27 +48,8 @@ impl NodeAllocator {
     pub fn free_kept(&self, node: RemotePtr, bytes: u64) {
         let bytes = bytes.next_multiple_of(NODE_ALIGN);
         let mut state = self.state.borrow_mut();
-        state.kept -= 1;
         state.free_retired(node, bytes);
         state.give_back_of_kind(node, bytes, None);
-    }
-
-    /// Notes that a node that was retired will never be free.
-    ///
-    /// ```
-    /// # use farwood_runtime::*;
-    /// # on_one_shard(async |shard| {
-    /// # let (control, pins) = (shard.control().clone(), shard.pins().clone());
-    /// # let nodes = NodeAllocator::new(control, IndexId(1), 0, pins);
-    /// let node = nodes.allocate(1000).await?;
-    /// nodes.retire_kept(node, 1000);
-    /// nodes.lose_kept(node);
-    /// assert_eq!((nodes.books().retired_bytes, nodes.used_bytes()), (1024, 1024));
-    /// # Ok(()) }).unwrap();
-    /// ```
-    pub fn lose_kept(&self, node: RemotePtr) {
-        tracing::debug!(name: "alloc.lost", %node, "a retired node is never free");
-        self.state.borrow_mut().kept -= 1;
     }
 
     /// Takes memory that a node of a kind and this size had before, on `server` if there is some, else on any other
