@@ -181,6 +181,26 @@ async fn holds(cluster: &TestCluster, model: &Model) {
     assert_eq!(cluster.index.survey().await.unwrap().keys, model.len() as u64);
 }
 
+/// A full index has room again for what was removed, as soon as no operation can have its address: that is waited for.
+#[test]
+fn memory_on_its_way_back_is_waited_for() {
+    for &kind in IndexKind::ALL {
+        let recipe = Shape::TINY.usual(kind);
+        with_parties_on(&small_cluster(kind), Parties::Shards(1), recipe, move |cluster| async move {
+            let done = Done::default();
+            fill(cluster.clone(), Order::Ascending, 0, 1, Arc::clone(&done)).await;
+            cluster.rest().await;
+            let model = done.lock().unwrap().0.clone();
+            for (key, value) in &model {
+                assert!(cluster.index.remove(key).await.unwrap());
+                assert_eq!(cluster.index.insert(key, value).await, Ok(true), "{kind:?}: {key:?}");
+            }
+            holds(&cluster, &model).await;
+            cluster.rest().await;
+        });
+    }
+}
+
 #[test]
 fn a_bulk_load_that_does_not_fit() {
     for &kind in IndexKind::ALL {
