@@ -119,6 +119,14 @@ pub struct NodeAllocator {
     state: Rc<RefCell<State>>,
     /// The request, of any client, that a server has not answered yet.
     request: RefCell<Option<ChunkRequest>>,
+    /// Shared with each node that is about to be retired.
+    leaving: Rc<()>,
+}
+
+/// A node that is about to be retired ([`NodeAllocator::expect`]).
+#[derive(Debug)]
+pub struct Expected {
+    _counts: Rc<()>,
 }
 
 /// A request that keeps its chunk as soon as it arrives, and yields the chunk's bytes.
@@ -172,7 +180,7 @@ impl NodeAllocator {
     pub fn new(control: Arc<dyn Control>, index: IndexId, first: usize, pins: Rc<Pins>) -> Self {
         let state = State { next_server: first, ..State::default() };
         let (state, request) = (Rc::new(RefCell::new(state)), RefCell::default());
-        NodeAllocator { control, index, pins, state, request }
+        NodeAllocator { control, index, pins, state, request, leaving: Rc::default() }
     }
 
     /// Allocates a node of `bytes` bytes, aligned to 64. Its memory is zeroed unless it was returned before.
@@ -432,6 +440,65 @@ impl NodeAllocator {
         let bytes = bytes.next_multiple_of(NODE_ALIGN);
         self.state.borrow_mut().retired_bytes += bytes;
         bytes
+    }
+
+    /// Tells whether retired nodes of this shard wait for an epoch, which it asks for, or will soon
+    /// ([`NodeAllocator::expect`]). Where servers are full, a client that pins no epoch may wait for their memory:
+    /// [`NodeAllocator::reclaimed_bytes`] says when some is free.
+    ///
+    /// ```
+    /// # use farwood_runtime::*;
+    /// # on_one_shard(async |shard| {
+    /// # let (control, pins) = (shard.control().clone(), shard.pins().clone());
+    /// # let nodes = NodeAllocator::new(control, IndexId(1), 0, pins);
+    /// let node = nodes.allocate(1000).await?;
+    /// nodes.retire(node, 1000);
+    /// while nodes.awaits_memory() {
+    ///     shard.pause(1_000).await;
+    /// }
+    /// assert_eq!(nodes.reclaimed_bytes(), 1024);
+    /// # Ok(()) }).unwrap();
+    /// ```
+    pub fn awaits_memory(&self) -> bool {
+        self.reclaim();
+        let is_waiting = !self.state.borrow().waiting.is_empty();
+        if is_waiting {
+            self.control.want_epoch();
+        }
+        is_waiting || Rc::strong_count(&self.leaving) > 1
+    }
+
+    /// Announces a node that is about to be retired, in the background, for as long as the answer is kept.
+    ///
+    /// ```
+    /// # use farwood_runtime::*;
+    /// # on_one_shard(async |shard| {
+    /// # let (control, pins) = (shard.control().clone(), shard.pins().clone());
+    /// # let nodes = NodeAllocator::new(control, IndexId(1), 0, pins);
+    /// let leaving = nodes.expect();
+    /// assert!(nodes.awaits_memory());
+    /// drop(leaving);
+    /// assert!(!nodes.awaits_memory());
+    /// # Ok(()) }).unwrap();
+    /// ```
+    pub fn expect(&self) -> Expected {
+        Expected { _counts: Rc::clone(&self.leaving) }
+    }
+
+    /// Counts the bytes of retired nodes that have become free here so far.
+    ///
+    /// ```
+    /// # use farwood_runtime::*;
+    /// # on_one_shard(async |shard| {
+    /// # let (control, pins) = (shard.control().clone(), shard.pins().clone());
+    /// # let nodes = NodeAllocator::new(control, IndexId(1), 0, pins);
+    /// let node = nodes.allocate(1000).await?;
+    /// nodes.retire(node, 1000);
+    /// assert_eq!(nodes.reclaimed_bytes(), 0, "others may read it");
+    /// # Ok(()) }).unwrap();
+    /// ```
+    pub fn reclaimed_bytes(&self) -> u64 {
+        self.state.borrow().reclaimed_bytes
     }
 
     /// Frees the retired nodes that no operation can have the address of any more.

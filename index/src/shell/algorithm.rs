@@ -231,7 +231,7 @@ pub struct Trial {
     pub cache_bytes: &'static [usize],
     /// True if the shape follows from the bytes of the keys, as in radix trees.
     pub is_radix: bool,
-    /// True if a key that was removed can be inserted again without memory.
+    /// True if a key that was removed can be inserted again at once without memory.
     pub inserts_in_place: bool,
     /// True if a change that was dropped may take effect after a read that came later: soon, or never.
     pub finishes_what_was_dropped: bool,

@@ -32,6 +32,7 @@
 use std::rc::Rc;
 
 use farwood_lock::LockWord;
+use farwood_runtime::alloc::Expected;
 use farwood_runtime::{Chain, Meter, RemotePtr, Verbs};
 
 use super::Tree;
@@ -100,6 +101,7 @@ struct Leaving<V: Verbs> {
     tree: Rc<Tree<V>>,
     leaf: OutLeaf,
     is_out: bool,
+    _expected: Expected,
 }
 
 impl<V: Verbs> Leaving<V> {
@@ -129,7 +131,8 @@ impl<V: Verbs> Tree<V> {
         let mut chain = Chain::new(at.server());
         chain.cas(at, expected, leaf.instead.bits());
         let redirected = self.verbs.post(meter, chain);
-        let leaving = Leaving { tree: Rc::clone(self), leaf, is_out: false };
+        let leaving =
+            Leaving { tree: Rc::clone(self), leaf, is_out: false, _expected: self.allocator.expect() };
         self.verbs.defer(async move {
             let tree = Rc::clone(&leaving.tree);
             let by_us = redirected.await.is_ok_and(|done| done.atomics[0] == expected);
