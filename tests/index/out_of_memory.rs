@@ -114,13 +114,21 @@ async fn fill_and_use(cluster: TestCluster, recipe: IndexSpec, order: Order, don
             assert!(cluster.index.remove(key).await.unwrap());
         }
         // Leaves that were merged come back, and may be less full than those before.
+        let trial = recipe.kind().trial();
+        let are_merged = trial.rare_paths.contains(&"btree.leaf.merged");
         let (mut again, before) = (Model::new(), model.len());
         for (key, value) in model {
-            if took_effect(cluster.index.insert(&key, &value).await, false) {
+            let in_place = trial.inserts_in_place && !are_merged;
+            if took_effect(cluster.index.insert(&key, &value).await, in_place) {
                 again.insert(key, value);
             }
         }
-        assert!(again.len() * 4 > before * 3, "{} of {before}", again.len());
+        let books = cluster.index.books();
+        assert!(
+            !are_merged || again.len() * 3 > before * 2,
+            "{order:?}: {} of {before}, {books:?}",
+            again.len()
+        );
         holds(&cluster, &again).await;
     }
     cluster.rest().await;

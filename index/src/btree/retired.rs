@@ -14,7 +14,8 @@
 //! ```
 //!
 //! The splitter has R's lock from before it writes there until R is thawed, so that no other client thaws it and writes
-//! to it meanwhile. If the splitter dies, R is frozen, and others thaw it (`freed.rs`), or nothing leads there.
+//! to it meanwhile. If the splitter dies, R is frozen, and others thaw it (`freed.rs`), or nothing leads there. Where L
+//! and R have one lock, R thaws in the chain that writes L, behind it.
 //!
 //! The new leaf has a version behind all that were written at this address: what a READ brings of two is torn.
 //!
