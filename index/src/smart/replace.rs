@@ -18,6 +18,31 @@
 //!
 //! Children's links still name the old node then. That is safe, since it has no children any more; CASes that are not
 //! awaited change them to the new one.
+//!
+//! # When the memory of a node that is out may be used again
+//!
+//! Nothing that a client reads of an inner node says which one it is: two nodes may have the same depth, prefix and
+//! symbols below different bytes, and a CAS on a slot succeeds in whatever node has that word there. So nobody may come
+//! to memory that is another node's by now. These may have the address of a node that is out:
+//!
+//! - An operation, of a reader or a writer, that read the node, or a slot that led there, and what it leaves behind (CASes
+//!   that are not awaited, tasks of janitors): until its epoch is over.
+//! - A cache, of any compute node: in its copy of the node, from which the first CAS of an insert may come, and in slots
+//!   of its copies of all nodes that were ever above. Until the next flush: all caches are emptied (`Tree::cache`).
+//! - A scan between two windows: until the epoch moves on. Then it forgets its slots (`scan.rs`).
+//! - Links of the children that it had: for ever, and they lead nobody there (see below).
+//!
+//! A cache gets nothing of a node that is out once the epoch is over in which it was taken out: copies are made of nodes
+//! that are not frozen, and those lead to nodes of the tree. So a flush three epochs later leaves no cache that leads
+//! there, and one epoch more leaves no operation that looked into one before (`farwood_runtime::epoch`, with a search of
+//! all orders). The allocator waits for both (`NodeAllocator::retire_cached`).
+//! To drop the copies of this node alone would not do: slots that lead there may be in copies of all that ever was above.
+//!
+//! A link that names the node outlives it, if the CAS that changes it failed. It says that nothing came between the
+//! child and the node of which the child's parent is a copy, or a copy of a copy. It goes on to say so if the memory
+//! becomes a node that is not above the child: nobody comes to the child from there. And if it becomes one that is put
+//! above it (`split.rs`), the link says that before it should: to a client that comes over the parent's copy, in any
+//! cache, it names another node, so it reads the parent once more; whose CAS of the slot fails leaves it as it was.
 
 use std::rc::Rc;
 
@@ -113,7 +138,7 @@ impl<V: Verbs> Unsettled<'_, V> {
     fn settle(mut self, by_us: bool) {
         let nodes = std::mem::take(&mut self.nodes);
         if by_us {
-            nodes.iter().for_each(|&(node, bytes)| self.tree.allocator.retire_for_good(node, bytes));
+            self.tree.retire_nodes(&nodes);
         }
     }
 }
@@ -177,6 +202,11 @@ impl<V: Verbs> Tree<V> {
         let done = self.replace_locked(meter, snapshot, reserved, budget).await;
         self.unlock_holder(meter, held).await?;
         done
+    }
+
+    /// Retires inner nodes that no slot of the tree leads to any more.
+    pub(super) fn retire_nodes(&self, nodes: &NodeList) {
+        nodes.iter().for_each(|&(node, bytes)| self.allocator.retire_cached(node, bytes));
     }
 
     async fn replace_locked(
