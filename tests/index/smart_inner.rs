@@ -1,5 +1,5 @@
-//! SMART's inner nodes that are out of the tree: their memory is used again when no cache leads there any more, and a
-//! client with an old cache takes no other node for one of them.
+//! SMART's inner nodes that are out of the tree: their memory is used again when no cache leads there any more, a
+//! client with an old cache takes no other node for one of them, and a tree that was emptied keeps next to nothing.
 
 use farwood::smart::{Geometry, Options, Techniques, Types};
 use farwood::{IndexSpec, RangeIndex, Verbs};
@@ -42,6 +42,28 @@ async fn remove_all(cluster: &TestCluster, side: u8) {
     for key in keys_of(side, 0..KEYS) {
         assert!(cluster.index.remove(&key).await.unwrap());
     }
+}
+
+/// Nodes grow, and are taken out, again and again: they used to take new memory each time.
+#[test]
+fn memory_of_inner_nodes_is_used_again() {
+    with_parties(Parties::ONE, smart(Types::Tiny), |cluster| async move {
+        let mut most = [0; 2];
+        for round in 0..20 {
+            insert_all(&cluster, round).await;
+            let used = cluster.index.books().used_bytes;
+            most[usize::from(round >= 10)] = used.max(most[usize::from(round >= 10)]);
+            remove_all(&cluster, round).await;
+            cluster.shard_pause().await;
+        }
+        let books = cluster.index.books();
+        assert!(cluster.shard.pins().flushed() > 0, "it asks for it by itself");
+        assert!(
+            most[1] <= most[0] + most[0] / 2,
+            "{most:?} bytes at most in the first and last rounds, {books:?}"
+        );
+        cluster.finish().await;
+    });
 }
 
 /// The memory of the nodes that the second compute node has copies of becomes that of others, with as many children.
@@ -109,4 +131,36 @@ fn no_inner_node_is_used_again_while_an_operation_may_come_there() {
         assert!(books.reclaimed_bytes > 0 && books.retired_bytes == 0, "{books:?}");
         cluster.finish().await;
     });
+}
+
+/// A tree whose keys are all removed used to keep every node of a large type that was emptied, and all above it; and
+/// the nodes for bytes that keys have in common, but for one that was taken out with each key.
+#[test]
+fn a_tree_that_is_emptied_returns_its_memory() {
+    let scattered = (0..10_000_u64).map(|n| n.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes().to_vec());
+    let begins_as_another =
+        (0..2_000_u16).map(|n| [&(n / 2).to_be_bytes()[..], &[b'-'; 40], &[n as u8]].concat());
+    for keys in [scattered.collect::<Vec<_>>(), begins_as_another.collect()] {
+        for types in [Types::Tiny, Types::Lines] {
+            let keys = keys.clone();
+            with_parties(Parties::ONE, smart(types), move |cluster| is_emptied(cluster, keys.clone()));
+        }
+    }
+}
+
+async fn is_emptied(cluster: TestCluster, keys: Vec<Vec<u8>>) {
+    let index = &cluster.index;
+    for key in &keys {
+        assert!(index.insert(key, b"value").await.unwrap());
+    }
+    let most = index.books().used_bytes;
+    for key in &keys {
+        assert!(index.remove(key).await.unwrap());
+    }
+    cluster.rest().await;
+    pass_flush(&cluster).await;
+    assert!(index.insert(b"key", b"value").await.unwrap());
+    let left = index.books();
+    assert!(left.used_bytes <= most / 20, "{left:?} are left of {most} bytes");
+    cluster.finish().await;
 }

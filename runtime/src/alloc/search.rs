@@ -1,4 +1,4 @@
-//! The order in which servers are asked for a chunk. Decides; asks nobody, and knows no allocator.
+//! The order in which servers are asked for a chunk. Decides and does not ask, and knows no allocator.
 
 use super::{AllocError, NODE_ALIGN};
 use crate::control::{ControlError, ServerInfo};

@@ -116,8 +116,8 @@ pub enum Reply {
     Census { census: Census, dead: u32 },
     /// Reply to `Dead`.
     Dead { nodes: Vec<u16>, more: bool },
-    /// Reply to `Epoch`: the cluster's epoch, the number of nodes that have died, whether memory of others waits for the
-    /// next one, and the epoch of the last flush.
+    /// Reply to `Epoch`: the cluster's epoch, the number of nodes that have died, whether memory of others waits for
+    /// the next one, and the epoch of the last flush.
     Epoch { epoch: u64, dead: u32, hurry: bool, flushed: u64 },
 }
 

@@ -40,9 +40,9 @@ struct Rules {
     before: u64,
     /// Epochs from the flush until the thing is free.
     behind: u64,
-    /// Whether caches are emptied.
+    /// True if caches are emptied.
     empties: bool,
-    /// Whether the code is asked, and not the numbers.
+    /// True if the code is asked, and not the numbers.
     are_ours: bool,
 }
 

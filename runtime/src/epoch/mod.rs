@@ -16,12 +16,13 @@
 //!
 //! So a shard pins the cluster's epoch or the one before, and no other. A shard that sleeps pins nothing, and is not
 //! waited for ([`NodeEpochs`]). Pins say nothing of what a cache keeps from one operation to the next: an index whose
-//! caches have addresses of what it retires waits for a *flush* before. That is an epoch, `f`, in which all compute nodes
-//! empty these caches. Each learns of it with the epoch itself, and empties its caches before an operation looks there:
+//! caches have addresses of what it retires waits for a *flush* before. That is an epoch, `f`, in which all compute
+//! nodes empty these caches. Each learns of it with the epoch itself, and empties its caches before an operation looks
+//! there:
 //!
 //! ```text
 //!   a shard retires a node, and knows of e      copies of its parent, in any cache, lead there
-//!   the epoch is e + 3                          nobody is left who may put one into a cache: f may be now
+//!   the epoch is e + 3                          no operation is left that may put one into a cache: f may be now
 //!   the epoch is f                              operations that look into a cache first empty it, if they know of f
 //!   the epoch is f + 1                          all nodes have acknowledged f: the others have ended
 //! ```
