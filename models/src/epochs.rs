@@ -54,7 +54,7 @@ pub fn a_reader_and_a_node_that_is_used_again(rests: bool) {
     let since = node.known();
     for _ in 0..EPOCHS {
         let epoch = home.acknowledge(0, node.acknowledged());
-        node.learn(epoch);
+        node.learn(epoch, 0);
     }
     if node.known() >= since + GRACE {
         is_reused.store(true, Ordering::Relaxed);

@@ -290,6 +290,19 @@ const SMART: &[Patch] = &[
         replace: "true",
     },
     Patch {
+        name: "a cache keeps what it has when all are emptied",
+        file: "index/src/smart/mod.rs",
+        find: "⟦state.cache.clear();⟧
+            // Behind that",
+        replace: "",
+    },
+    Patch {
+        name: "inner nodes are used again while caches lead there",
+        file: "index/src/smart/replace.rs",
+        find: "self.allocator.retire_cached(node, bytes)",
+        replace: "self.allocator.retire(node, bytes)",
+    },
+    Patch {
         name: "another's removal is taken for one's own",
         file: "index/src/smart/write.rs",
         find: "found if ⟦found == removed.bits()⟧",

@@ -13,7 +13,8 @@
 //! Where caches have the address of a node from one operation to the next, its memory can be used again only for what
 //! cannot be taken for the wrong thing. Nodes that are *of a kind* are used again for nodes of their size that are
 //! asked for as such ([`NodeAllocator::allocate_of_kind`]), and for no others: they are neither divided nor joined. Of
-//! some the index says when they are free (`kept.rs`).
+//! some the index says when they are free (`kept.rs`). Other nodes wait for all caches to be emptied first
+//! ([`NodeAllocator::retire_cached`]), and are asked no questions then.
 //!
 //! Memory that was never handed out goes back to its server when the allocator is dropped: a process that lives for one
 //! node costs no whole chunk.
@@ -22,7 +23,9 @@
 //! meanwhile wait for its answer, and any of them continues with it: a client that is dropped, or that its task leaves
 //! unpolled, keeps none of them waiting. Else a thousand clients that give up in time would take a thousand chunks.
 
+mod awaited;
 mod kept;
+mod search;
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
@@ -34,12 +37,17 @@ use futures::FutureExt;
 use futures::future::{LocalBoxFuture, Shared};
 use thiserror::Error;
 
-use crate::control::{Chunk, Control, ControlError, IndexId, REST_BYTES_MIN, ServerInfo};
+pub use self::awaited::Expected;
+use self::search::Search;
+use crate::control::{Chunk, Control, ControlError, IndexId, REST_BYTES_MIN};
 use crate::epoch::Pins;
 use crate::pointer::{RemotePtr, ServerId};
 
 /// Nodes are aligned to lines.
 const NODE_ALIGN: u64 = 64;
+/// A flush is asked for when this part of the memory in use waits for one, and this part of a chunk at least. So each
+/// node that a cache has to read anew is paid for by the work that took out an eighth as many.
+const FLUSHED_PART: u64 = 8;
 
 /// Failures to allocate a node. The index is as it was.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
@@ -123,12 +131,6 @@ pub struct NodeAllocator {
     leaving: Rc<()>,
 }
 
-/// A node that is about to be retired ([`NodeAllocator::expect`]).
-#[derive(Debug)]
-pub struct Expected {
-    _counts: Rc<()>,
-}
-
 /// A request that keeps its chunk as soon as it arrives, and yields the chunk's bytes.
 type ChunkRequest = Shared<LocalBoxFuture<'static, Result<u64, ControlError>>>;
 
@@ -145,6 +147,9 @@ struct State {
     of_kind: BTreeMap<(u64, ServerId), Vec<FreeOfKind>>,
     /// Nodes that were retired: the oldest first.
     waiting: VecDeque<Retired>,
+    /// Nodes that were retired and to which caches may lead: they wait for a flush first. The oldest first.
+    cached: VecDeque<Retired>,
+    cached_bytes: u64,
     used_bytes: i64,
     retired_bytes: u64,
     unsettled_bytes: u64,
@@ -296,6 +301,7 @@ impl NodeAllocator {
                     Err(error) => Err(error),
                 };
                 if let Err(error) = asked {
+                    self.want_flush();
                     // Another client of the shard may have returned a node meanwhile.
                     return self.carve(near, bytes).or_else(|| self.reuse(near, bytes)).ok_or(error);
                 }
@@ -417,6 +423,48 @@ impl NodeAllocator {
         self.control.want_epoch();
     }
 
+    /// Takes back a node, of any shard, as [`NodeAllocator::retire`] does, to which caches of any compute node may lead
+    /// that are emptied at every flush ([`Pins::flushed`]). It is used again, for anything, behind the next flush but
+    /// three epochs: this asks for one when enough waits for it.
+    ///
+    /// ```
+    /// # use farwood_runtime::*;
+    /// # on_one_shard(async |shard| {
+    /// # let (control, pins) = (shard.control().clone(), shard.pins().clone());
+    /// # let nodes = NodeAllocator::new(control, IndexId(1), 0, pins);
+    /// let node = nodes.allocate(64 << 10).await?;
+    /// nodes.retire_cached(node, 64 << 10);
+    /// while nodes.books().reclaimed_bytes == 0 {
+    ///     shard.control().want_epoch();
+    ///     shard.pause(1_000).await;
+    ///     nodes.reclaim();
+    /// }
+    /// assert!(shard.pins().flushed() > 0);
+    /// assert_eq!(nodes.allocate_near(node.server(), 64 << 10).await?.at, node);
+    /// # Ok(()) }).unwrap();
+    /// ```
+    pub fn retire_cached(&self, node: RemotePtr, bytes: u64) {
+        let bytes = self.note_retired(node, bytes);
+        let since = self.pins.retired_now();
+        let is_enough = {
+            let mut state = self.state.borrow_mut();
+            state.cached.push_back(Retired { since, node, bytes, first_word: None });
+            state.cached_bytes += bytes;
+            let chunk = self.control.servers().iter().map(|server| server.chunk_bytes).max().unwrap_or(0);
+            state.cached_bytes >= chunk.max(state.used_bytes.max(0) as u64) / FLUSHED_PART
+        };
+        self.control.want_epoch();
+        if is_enough {
+            self.want_flush();
+        }
+    }
+
+    /// Asks for a flush if anything waits for one.
+    fn want_flush(&self) {
+        let since = self.state.borrow().cached.front().map(|oldest| oldest.since);
+        since.into_iter().for_each(|since| self.control.want_flush(since));
+    }
+
     /// Notes that a node, of any shard, is out of the index for good. Its memory stays in use, since addresses in
     /// caches may lead there.
     ///
@@ -442,68 +490,26 @@ impl NodeAllocator {
         bytes
     }
 
-    /// Tells whether retired nodes of this shard wait for an epoch, which it asks for, or will soon
-    /// ([`NodeAllocator::expect`]). Where servers are full, a client that pins no epoch may wait for their memory:
-    /// [`NodeAllocator::reclaimed_bytes`] says when some is free.
+    /// Frees the retired nodes that no operation can have the address of any more. Allocating does so by itself.
     ///
     /// ```
     /// # use farwood_runtime::*;
     /// # on_one_shard(async |shard| {
     /// # let (control, pins) = (shard.control().clone(), shard.pins().clone());
     /// # let nodes = NodeAllocator::new(control, IndexId(1), 0, pins);
-    /// let node = nodes.allocate(1000).await?;
-    /// nodes.retire(node, 1000);
-    /// while nodes.awaits_memory() {
-    ///     shard.pause(1_000).await;
-    /// }
-    /// assert_eq!(nodes.reclaimed_bytes(), 1024);
+    /// nodes.retire(nodes.allocate(64).await?, 64);
+    /// nodes.reclaim();
+    /// assert_eq!(nodes.books().reclaimed_bytes, 0, "its epoch is not over");
     /// # Ok(()) }).unwrap();
     /// ```
-    pub fn awaits_memory(&self) -> bool {
-        self.reclaim();
-        let is_waiting = !self.state.borrow().waiting.is_empty();
-        if is_waiting {
-            self.control.want_epoch();
-        }
-        is_waiting || Rc::strong_count(&self.leaving) > 1
-    }
-
-    /// Announces a node that is about to be retired, in the background, for as long as the answer is kept.
-    ///
-    /// ```
-    /// # use farwood_runtime::*;
-    /// # on_one_shard(async |shard| {
-    /// # let (control, pins) = (shard.control().clone(), shard.pins().clone());
-    /// # let nodes = NodeAllocator::new(control, IndexId(1), 0, pins);
-    /// let leaving = nodes.expect();
-    /// assert!(nodes.awaits_memory());
-    /// drop(leaving);
-    /// assert!(!nodes.awaits_memory());
-    /// # Ok(()) }).unwrap();
-    /// ```
-    pub fn expect(&self) -> Expected {
-        Expected { _counts: Rc::clone(&self.leaving) }
-    }
-
-    /// Counts the bytes of retired nodes that have become free here so far.
-    ///
-    /// ```
-    /// # use farwood_runtime::*;
-    /// # on_one_shard(async |shard| {
-    /// # let (control, pins) = (shard.control().clone(), shard.pins().clone());
-    /// # let nodes = NodeAllocator::new(control, IndexId(1), 0, pins);
-    /// let node = nodes.allocate(1000).await?;
-    /// nodes.retire(node, 1000);
-    /// assert_eq!(nodes.reclaimed_bytes(), 0, "others may read it");
-    /// # Ok(()) }).unwrap();
-    /// ```
-    pub fn reclaimed_bytes(&self) -> u64 {
-        self.state.borrow().reclaimed_bytes
-    }
-
-    /// Frees the retired nodes that no operation can have the address of any more.
-    fn reclaim(&self) {
+    pub fn reclaim(&self) {
         let mut state = self.state.borrow_mut();
+        while let Some(since) = state.cached.front().and_then(|node| self.pins.flushed_since(node.since)) {
+            let node = state.cached.pop_front().expect("it was looked at");
+            tracing::debug!(name: "alloc.flushed", node = %node.node, "no cache leads to a retired node");
+            state.cached_bytes -= node.bytes;
+            state.waiting.push_back(Retired { since, ..node });
+        }
         while let Some(&Retired { since, node, bytes, first_word }) = state.waiting.front()
             && self.pins.is_over(since)
         {
@@ -598,7 +604,8 @@ impl NodeAllocator {
             .of_kind
             .iter()
             .flat_map(|((bytes, _), nodes)| nodes.iter().map(|(node, _)| (*node, *bytes)));
-        let waiting = state.waiting.iter().map(|retired| (retired.node, retired.bytes));
+        let retired = state.waiting.iter().chain(&state.cached);
+        let waiting = retired.map(|retired| (retired.node, retired.bytes));
         pieces.chain(returned).chain(of_kind).chain(waiting).collect()
     }
 
@@ -611,7 +618,11 @@ impl NodeAllocator {
 
     /// Asks a server for a chunk.
     fn ask(&self, server: ServerId) -> ChunkRequest {
-        if !self.state.borrow().waiting.is_empty() {
+        let waits = {
+            let state = self.state.borrow();
+            !state.waiting.is_empty() || !state.cached.is_empty()
+        };
+        if waits {
             self.control.want_epoch();
         }
         let (answer, state) = (self.control.chunk(server, self.index), Rc::clone(&self.state));
@@ -631,70 +642,6 @@ impl NodeAllocator {
         let answer = request.clone().await;
         self.request.borrow_mut().take_if(|asked| asked.ptr_eq(&request));
         answer
-    }
-}
-
-/// One client's search for a chunk with room for its node: on one server, or on all of them in turn.
-struct Search<'s> {
-    servers: &'s [ServerInfo],
-    near: Option<ServerId>,
-    bytes: u64,
-    /// Number of servers that are still to be asked.
-    left: usize,
-    /// The server that was asked last, if it is to be asked again, and the bytes that it may have left.
-    again: Option<(ServerId, u64)>,
-}
-
-impl<'s> Search<'s> {
-    fn new(servers: &'s [ServerInfo], near: Option<ServerId>, bytes: u64) -> Self {
-        let left = if near.is_some() { 1 } else { servers.len() };
-        Search { servers, near, bytes, left, again: None }
-    }
-
-    /// Chooses the server to ask. `turn` says which one's turn it is.
-    fn next(&mut self, mut turn: impl FnMut() -> usize) -> Result<ServerId, AllocError> {
-        let Search { servers, near, bytes, .. } = *self;
-        let chunk_bytes = servers.iter().map(|server| server.chunk_bytes).max().unwrap_or(0);
-        if chunk_bytes < bytes {
-            return Err(AllocError::TooLarge { bytes, chunk_bytes });
-        }
-        if let Some((server, _)) = self.again {
-            return Ok(server);
-        }
-        while self.left > 0 {
-            self.left -= 1;
-            let server = match near {
-                Some(near) => servers.get(usize::from(near.0)),
-                None => Some(&servers[turn() % servers.len()]),
-            };
-            if let Some(server) = server.filter(|server| server.chunk_bytes >= bytes) {
-                self.again = Some((server.id, server.region_bytes));
-                return Ok(server.id);
-            }
-        }
-        Err(AllocError::OutOfMemory { servers: if near.is_some() { 1 } else { servers.len() } })
-    }
-
-    /// Continues after the answer of the server that was asked last. It is asked again after a chunk that is too small:
-    /// the allocator keeps those for smaller nodes, so the server does not hand them out again, and their number is
-    /// bounded.
-    fn go_on(&mut self, answer: Result<u64, ControlError>) -> Result<(), AllocError> {
-        let asked = self.again.take();
-        match answer {
-            // A server that has handed out more than it has would do so for ever.
-            Ok(bytes) if bytes < self.bytes => {
-                self.again =
-                    asked.and_then(|(server, left)| Some((server, left.checked_sub(bytes.max(NODE_ALIGN))?)));
-                Ok(())
-            }
-            // Other clients that waited for it may use it up: then the search begins anew.
-            Ok(_) => {
-                *self = Search::new(self.servers, self.near, self.bytes);
-                Ok(())
-            }
-            Err(ControlError::OutOfMemory { .. }) => Ok(()),
-            Err(error) => Err(AllocError::Control(error)),
-        }
     }
 }
 

@@ -38,6 +38,7 @@ mod separators;
 mod shard_ended;
 mod slow_reads;
 mod smart_herd;
+mod smart_inner;
 mod smart_leaves;
 mod smart_links;
 mod smart_prefixes;

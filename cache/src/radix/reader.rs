@@ -177,6 +177,19 @@ impl RadixReader {
         Some((position, slots))
     }
 
+    /// Counts the slots of a cached node that lead somewhere, up to `most`. None if the node is not cached.
+    ///
+    /// ```
+    /// # farwood_doctest::radix_cache!(|cache, reader, leaf| {
+    /// assert_eq!((reader.children_of(64, 2), reader.children_of(128, 2)), (Some(1), None));
+    /// # });
+    /// ```
+    pub fn children_of(&self, node: u64, most: usize) -> Option<usize> {
+        let leads = |copy: &Copy<'_>, index: &usize| copy.slot(*index) & CHILD != 0;
+        self.cache
+            .visit(node, |copy| (0..copy.claimed()).filter(|index| leads(copy, index)).take(most).count())
+    }
+
     /// Yields the slots of leaves behind the one that [`RadixReader::find_covering`] finds for `key`, in the order of
     /// their keys, one for each leaf: at most so many, and none behind a node that is not cached.
     ///

@@ -41,7 +41,7 @@
 //!   parent would otherwise find a value that others no longer see.
 //! - Read delegation joins no read that began before (`farwood_lock`, windows).
 //! - The memory of leaves that were removed, or replaced, is used again, for leaves of the same size (`out.rs`); that
-//!   of inner nodes that were replaced is not.
+//!   of inner nodes that were replaced, or taken out, when all caches were emptied (`replace.rs`).
 
 mod bulk_load;
 mod check;
@@ -63,6 +63,7 @@ mod write;
 use std::ops::{Bound, RangeInclusive};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use farwood_cache::CacheStats;
 use farwood_cache::radix::{RadixCache, RadixConfig, RadixReader};
@@ -105,6 +106,8 @@ pub struct NodeState {
     types: &'static NodeTypes,
     leaf: LeafFormat,
     cache: Arc<RadixCache>,
+    /// The last flush for which the cache was emptied.
+    flushed: AtomicU64,
     turns: Turns,
 }
 
@@ -119,9 +122,17 @@ impl<V: Verbs> Tree<V> {
         &self.shared.state.leaf
     }
 
+    /// Yields the cache, emptied since the last flush (`replace.rs`).
     #[inline]
     fn cache(&self) -> &RadixCache {
-        &self.shared.state.cache
+        let (state, flushed) = (&self.shared.state, self.verbs.pins().flushed());
+        if state.flushed.load(Ordering::Acquire) < flushed {
+            tracing::debug!(name: "smart.cache.flushed", flushed, "a cache is emptied");
+            state.cache.clear();
+            // Behind that: other shards that know of the flush empty it themselves until then.
+            state.flushed.fetch_max(flushed, Ordering::AcqRel);
+        }
+        &state.cache
     }
 
     #[inline]
@@ -132,6 +143,7 @@ impl<V: Verbs> Tree<V> {
     /// Yields this shard's reader of the cache.
     #[inline]
     fn reader(&self) -> &RadixReader {
+        self.cache();
         &self.state
     }
 }
@@ -155,12 +167,14 @@ impl Algorithm for SmartAlgorithm {
     const FILLED: Filled = Filled::InnerNodes;
     const TRIAL: Trial = Trial {
         rare_paths: &[
+            "alloc.flushed",
             "alloc.reclaimed",
             "alloc.retired",
             "alloc.reused",
             "alloc.unsettled",
             "janitor.again",
             "cache.evicted",
+            "smart.cache.flushed",
             "smart.header.split",
             "smart.leaf.estranged",
             "smart.leaf.locked",
@@ -192,7 +206,7 @@ impl Algorithm for SmartAlgorithm {
             "smart.turn.waited",
             "smart.type.switched",
         ],
-        // Inner nodes that are replaced are not used again, nor are leaves where the epoch does not move on.
+        // Nothing is used again where the epoch does not move on.
         bytes_per_server: 16 << 20,
         // Caches hold nothing below some 12 KiB, and segments of 4 KiB.
         cache_bytes: &[600, 13_000, 15_000, 17_000, 21_000, 1 << 20],
@@ -277,7 +291,13 @@ impl Algorithm for SmartAlgorithm {
     fn node_state(persisted: &PersistedConfig, options: &Options, seed: u64) -> Result<NodeState, OpenError> {
         let (types, leaf) = persisted.geometry.formats()?;
         let config = RadixConfig { budget_bytes: options.cache_bytes, policy: options.eviction, seed };
-        Ok(NodeState { types, leaf, cache: RadixCache::new(config), turns: Turns::new() })
+        Ok(NodeState {
+            types,
+            leaf,
+            cache: RadixCache::new(config),
+            flushed: AtomicU64::new(0),
+            turns: Turns::new(),
+        })
     }
 
     fn shard_state(node: &NodeState) -> RadixReader {

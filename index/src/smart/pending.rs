@@ -156,9 +156,7 @@ impl<V: Verbs> Tree<V> {
     fn retire_all(self: &Rc<Self>, meter: &Meter, old: Old) {
         match old {
             Old::Nothing => {}
-            Old::Nodes(nodes) => {
-                nodes.iter().for_each(|&(node, bytes)| self.allocator.retire_for_good(node, bytes));
-            }
+            Old::Nodes(nodes) => self.retire_nodes(&nodes),
             Old::Leaf(leaf) => self.see_off(meter, leaf),
         }
     }

@@ -18,6 +18,32 @@
 //!
 //! Children's links still name the old node then. That is safe, since it has no children any more; CASes that are not
 //! awaited change them to the new one.
+//!
+//! # When the memory of a node that is out may be used again
+//!
+//! Nothing that a client reads of an inner node says which one it is: two nodes may have the same depth, prefix and
+//! symbols below different bytes, and a CAS on a slot succeeds in whatever node has that word there. So no client may
+//! come to memory that is another node's by now. These may have the address of a node that is out:
+//!
+//! - An operation, of a reader or a writer, that read the node, or a slot that led there, and what it leaves behind
+//!   (CASes that are not awaited, tasks of janitors): until its epoch is over.
+//! - A cache, of any compute node: in its copy of the node, from which the first CAS of an insert may come, and in
+//!   slots of its copies of all nodes that were ever above. Until the next flush: all caches are emptied
+//!   (`Tree::cache`).
+//! - A scan between two windows: until the epoch moves on. Then it forgets its slots (`scan.rs`).
+//! - Links of the children that it had: for ever, and they lead no client there (see below).
+//!
+//! A cache gets nothing of a node that is out once the epoch is over in which it was taken out: copies are made of
+//! nodes that are not frozen, and those lead to nodes of the tree. So a flush three epochs later leaves no cache that
+//! leads there, and one epoch more leaves no operation that looked into one before (`farwood_runtime::epoch`, with a
+//! search of all orders). The allocator waits for both (`NodeAllocator::retire_cached`). To drop the copies of this
+//! node alone would not do: slots that lead there may be in copies of all that ever was above.
+//!
+//! A link that names the node outlives it, if the CAS that changes it failed. It says that nothing came between the
+//! child and the node of which the child's parent is a copy, or a copy of a copy. It goes on to say so if the memory
+//! becomes a node that is not above the child: no client comes to the child from there. And if it becomes one that is
+//! put above it (`split.rs`), the link says that before it should: to a client that comes over the parent's copy, in
+//! any cache, it names another node, so it reads the parent once more. A split that fails leaves the link as it was.
 
 use std::rc::Rc;
 
@@ -40,8 +66,8 @@ use crate::step::Budget;
 const CAS_PER_CHAIN: usize = 8;
 /// Symbols that there are.
 const SYMBOLS: usize = 257;
-/// A node of the smallest type is checked for compression after every removal below it, larger ones after one removal
-/// in this many.
+/// A node of the smallest type is checked for compression after every removal below it, and larger ones of which the
+/// cache knows two children after one removal in this many.
 const LOOK_AFTER_ONE_IN: u64 = 16;
 
 /// A node of which nothing changes any more.
@@ -113,7 +139,7 @@ impl<V: Verbs> Unsettled<'_, V> {
     fn settle(mut self, by_us: bool) {
         let nodes = std::mem::take(&mut self.nodes);
         if by_us {
-            nodes.iter().for_each(|&(node, bytes)| self.tree.allocator.retire_for_good(node, bytes));
+            self.tree.retire_nodes(&nodes);
         }
     }
 }
@@ -177,6 +203,11 @@ impl<V: Verbs> Tree<V> {
         let done = self.replace_locked(meter, snapshot, reserved, budget).await;
         self.unlock_holder(meter, held).await?;
         done
+    }
+
+    /// Retires inner nodes that no slot of the tree leads to any more.
+    pub(super) fn retire_nodes(&self, nodes: &NodeList) {
+        nodes.iter().for_each(|&(node, bytes)| self.allocator.retire_cached(node, bytes));
     }
 
     async fn replace_locked(
@@ -478,12 +509,15 @@ impl<V: Verbs> Tree<V> {
         Ok(())
     }
 
-    /// Takes out the holder of `snapshot`, below which a key was removed, if it is not needed any more. In the
-    /// background, and not every time: a READ for each removal would cost more than it saves.
+    /// Takes out the holder of `snapshot`, below which a key was removed, if it is not needed any more, and then what
+    /// is not needed above it. In the background, and not every time: a READ for each removal would cost more than it
+    /// saves. So a small node is looked at, one of which the cache knows no two children, and some others, which other
+    /// compute nodes may have emptied.
     pub(super) fn look_after(self: &Rc<Self>, key: &[u8], snapshot: &SlotSnapshot) {
         let Parent::Node(holder) = snapshot.holder else { return };
         let small = snapshot.holder_type == 1;
-        if !small && !self.verbs.random().is_multiple_of(LOOK_AFTER_ONE_IN) {
+        let seems_needless = || self.reader().children_of(holder.bits(), 2).is_some_and(|known| known < 2);
+        if !small && !seems_needless() && !self.verbs.random().is_multiple_of(LOOK_AFTER_ONE_IN) {
             return;
         }
         let (tree, key, snapshot) = (Rc::clone(self), key.to_vec(), *snapshot);
@@ -524,15 +558,31 @@ impl<V: Verbs> Tree<V> {
         if InnerView::new(&image, self.types()).is_ok_and(|view| !is_needless(&view)) {
             return Ok(());
         }
-        let mut snapshot = self.read_root(&meter, &mut budget).await?;
+        // Each time one level less, unless another client is at it.
+        for _ in 0..=key.len() {
+            if !self.take_out_first(&meter, key, &mut budget).await? {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes out the first node on the path to `key` that has one child or none; yields whether there was one.
+    async fn take_out_first(
+        self: &Rc<Self>,
+        meter: &Meter,
+        key: &[u8],
+        budget: &mut Budget,
+    ) -> Result<bool, WriteError> {
+        let mut snapshot = self.read_root(meter, budget).await?;
         while snapshot.slot.is_inner() && self.types().slots(snapshot.slot.class()) > 0 {
             let node = snapshot.slot.child().expect("an inner node has an address");
             let bytes = self.types().read_bytes(snapshot.slot.class());
-            let image = self.read(&meter, node.ptr(), bytes, &mut budget).await?;
-            let Ok(view) = InnerView::new(&image, self.types()) else { return Ok(()) };
-            if is_needless(&view) && self.can_go(&meter, &view, &mut budget).await? {
-                self.replace(&meter, snapshot, &mut budget).await?;
-                return Ok(());
+            let image = self.read(meter, node.ptr(), bytes, budget).await?;
+            let Ok(view) = InnerView::new(&image, self.types()) else { return Ok(false) };
+            if is_needless(&view) && self.can_go(meter, &view, budget).await? {
+                self.replace(meter, snapshot, budget).await?;
+                return Ok(true);
             }
             let room = self.types().room(view.header.node_type);
             snapshot = match decide_inner(&view, node, &snapshot, key, room, false) {
@@ -540,10 +590,10 @@ impl<V: Verbs> Tree<V> {
                 InnerStep::ReadMore => {
                     SlotSnapshot { slot: snapshot.slot.with_class(view.header.node_type), ..snapshot }
                 }
-                _ => return Ok(()),
+                _ => return Ok(false),
             };
         }
-        Ok(())
+        Ok(false)
     }
 }
 

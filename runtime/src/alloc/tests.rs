@@ -6,6 +6,7 @@ use std::task::Poll;
 use futures::future::poll_fn;
 
 use super::*;
+use crate::control::ServerInfo;
 use crate::control::{CatalogEntry, Holdings, ServerUsage};
 use crate::epoch::{NodeEpochs, Pins};
 use crate::fabric::Fabric as _;
@@ -97,6 +98,10 @@ impl Control for Slow {
 
     fn want_epoch(&self) {
         self.cluster.want_epoch();
+    }
+
+    fn want_flush(&self, since: u64) {
+        self.cluster.want_flush(since);
     }
 
     fn return_extent(&self, index: IndexId, rest: Chunk) {
@@ -282,6 +287,38 @@ fn memory_that_is_retired_and_allocated_in_turn_stays_within_bounds() {
     let books = allocator.books();
     assert_eq!(books.used_bytes + books.free_bytes as i64, 64 << 10, "one chunk of 64 nodes");
     assert_eq!(books.reclaimed_bytes + books.retired_bytes, 10_000 << 10);
+}
+
+#[test]
+fn what_caches_lead_to_waits_for_a_flush_and_the_flush_for_enough() {
+    let (cluster, shards) = two_shards();
+    let (allocator, pins) = &shards[0];
+    let pass = |epochs: u64| {
+        for _ in 0..epochs {
+            cluster.move_epoch(|| true);
+            shards.iter().for_each(|(_, pins)| pins.turn());
+        }
+    };
+    // An eighth of a chunk of 64 KiB.
+    let nodes: Vec<_> = (0..8).map(|_| allocate(allocator, 1024).unwrap()).collect();
+    nodes[..7].iter().for_each(|node| allocator.retire_cached(*node, 1024));
+    pass(20);
+    allocator.reclaim();
+    assert_eq!((pins.flushed(), allocator.books().reclaimed_bytes), (0, 0), "too little");
+    assert_eq!(allocator.free_extents().len(), 8, "nothing is there, though");
+    allocator.retire_cached(nodes[7], 1024);
+    pass(3);
+    allocator.reclaim();
+    assert!(pins.flushed() > 0);
+    assert_eq!(allocator.books().reclaimed_bytes, 0, "who had an address from a cache may have it still");
+    let late = allocate(allocator, 1024).unwrap();
+    allocator.retire_cached(late, 1024);
+    pass(1);
+    allocator.reclaim();
+    assert_eq!(allocator.books().reclaimed_bytes, 8 << 10);
+    pass(20);
+    allocator.reclaim();
+    assert_eq!((allocator.books().reclaimed_bytes, allocator.books().retired_bytes), (8 << 10, 1 << 10));
 }
 
 #[test]

@@ -247,6 +247,22 @@ pub trait Control: Send + Sync {
     /// ```
     fn want_epoch(&self);
 
+    /// Says that memory which was retired in epoch `since` waits for a flush ([`crate::epoch`]): all compute nodes are
+    /// to forget what caches keep from one operation to the next. Waits for nothing.
+    ///
+    /// ```
+    /// # use farwood_runtime::{Verbs, on_one_shard};
+    /// # on_one_shard(async |shard| {
+    /// let since = shard.pins().retired_now();
+    /// while shard.pins().flushed_since(since).is_none() {
+    ///     shard.control().want_flush(since);
+    ///     shard.pause(1_000).await;
+    /// }
+    /// assert!(shard.pins().flushed() > since);
+    /// # Ok(()) }).unwrap();
+    /// ```
+    fn want_flush(&self, since: u64);
+
     /// Adds an index to the catalog.
     ///
     /// ```

@@ -69,8 +69,8 @@ pub enum Request {
     Dead { after: u32 },
     /// A sign of life from a process with compute nodes: no operation of theirs pins an epoch before `oldest`. The
     /// first `fenced` of the dead are fenced on all servers, as far as it knows; `waits` if memory of its indexes waits
-    /// for the next epoch. Server 0 only.
-    Epoch { oldest: u64, fenced: u32, waits: bool },
+    /// for the next epoch; some that was retired in epoch `flush` waits for a flush, if that is not 0. Server 0 only.
+    Epoch { oldest: u64, fenced: u32, waits: bool, flush: u64 },
 }
 
 /// The connections of server 0, by the numbers that it has given them: `open`, and none else up to `newest`.
@@ -116,9 +116,9 @@ pub enum Reply {
     Census { census: Census, dead: u32 },
     /// Reply to `Dead`.
     Dead { nodes: Vec<u16>, more: bool },
-    /// Reply to `Epoch`: the cluster's epoch, the number of nodes that have died, and whether memory of others waits
-    /// for the next one.
-    Epoch { epoch: u64, dead: u32, hurry: bool },
+    /// Reply to `Epoch`: the cluster's epoch, the number of nodes that have died, whether memory of others waits for
+    /// the next one, and the epoch of the last flush.
+    Epoch { epoch: u64, dead: u32, hurry: bool, flushed: u64 },
 }
 
 /// The ways to reach a memory server's region.

@@ -3,18 +3,22 @@
 
 use std::collections::BTreeMap;
 
-use super::FIRST;
+use super::{FIRST, GRACE};
 
 /// The epoch, and what its members have acknowledged.
 #[derive(Clone, Debug)]
 pub(crate) struct EpochHome<K> {
     epoch: u64,
     acknowledged: BTreeMap<K, u64>,
+    /// The epoch of the last flush; 0 before the first.
+    flushed: u64,
+    /// The epoch of the next flush.
+    next_flush: Option<u64>,
 }
 
 impl<K> Default for EpochHome<K> {
     fn default() -> Self {
-        EpochHome { epoch: FIRST, acknowledged: BTreeMap::new() }
+        EpochHome { epoch: FIRST, acknowledged: BTreeMap::new(), flushed: 0, next_flush: None }
     }
 }
 
@@ -45,12 +49,36 @@ impl<K: Ord + Copy> EpochHome<K> {
         }
         if self.acknowledged.values().all(|oldest| *oldest == self.epoch) {
             self.epoch += 1;
+            if self.next_flush == Some(self.epoch) {
+                self.flushed = self.epoch;
+                self.next_flush = None;
+            }
         }
         self.epoch
+    }
+
+    /// Notes that memory which was retired in epoch `since` waits for a flush: it will be when all operations have
+    /// ended that began before.
+    pub(crate) fn want_flush(&mut self, since: u64) {
+        if since.saturating_add(GRACE) > self.flushed {
+            self.next_flush.get_or_insert(self.epoch + GRACE);
+        }
+    }
+
+    /// Returns the epoch of the last flush.
+    pub(crate) fn flushed(&self) -> u64 {
+        self.flushed
     }
 
     /// Tells whether the epoch waits for a member.
     pub(crate) fn waits_for(&self, member: K) -> bool {
         self.acknowledged.get(&member).is_some_and(|oldest| *oldest < self.epoch)
+    }
+}
+
+#[cfg(test)]
+impl<K> EpochHome<K> {
+    pub(super) fn next_flush(&self) -> Option<u64> {
+        self.next_flush
     }
 }

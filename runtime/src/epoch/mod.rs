@@ -16,7 +16,19 @@
 //!
 //! So a shard pins the cluster's epoch or the one before, and no other. A shard that sleeps pins nothing, and is not
 //! waited for ([`NodeEpochs`]). Pins say nothing of what a cache keeps from one operation to the next: an index whose
-//! caches have addresses of what it retires must not use epochs alone.
+//! caches have addresses of what it retires waits for a *flush* before. That is an epoch, `f`, in which all compute
+//! nodes empty these caches. Each learns of it with the epoch itself, and empties its caches before an operation looks
+//! there:
+//!
+//! ```text
+//!   a shard retires a node, and knows of e      copies of its parent, in any cache, lead there
+//!   the epoch is e + 3                          no operation is left that may put one into a cache: f may be now
+//!   the epoch is f                              operations that look into a cache first empty it, if they know of f
+//!   the epoch is f + 1                          all nodes have acknowledged f: the others have ended
+//! ```
+//!
+//! A flush costs every cache all that it has, so it is asked for when much waits (`NodeAllocator`), and its epoch is
+//! always one that is still to come: so no member misses it.
 //!
 //! - `pins`: a shard's own side, of one thread; `home`: who has acknowledged what. This file is what threads share.
 //!
@@ -40,6 +52,8 @@ const RESTS: u64 = u64::MAX;
 #[derive(Debug)]
 pub struct NodeEpochs {
     known: AtomicU64,
+    /// The epoch of the last flush that is known here.
+    flushed: AtomicU64,
     /// The oldest epoch that each shard pins or may pin, or [`RESTS`].
     oldest: Box<[AtomicU64]>,
     /// Held while a shard ends its rest, and while the node is asked what it acknowledges: a shard that was overlooked
@@ -51,7 +65,12 @@ impl NodeEpochs {
     /// Makes the epochs of a node of so many shards, all of which rest.
     pub(crate) fn new(shards: usize) -> Self {
         let oldest = (0..shards).map(|_| AtomicU64::new(RESTS)).collect();
-        NodeEpochs { known: AtomicU64::new(FIRST), oldest, awakening: Mutex::default() }
+        NodeEpochs {
+            known: AtomicU64::new(FIRST),
+            flushed: AtomicU64::new(0),
+            oldest,
+            awakening: Mutex::default(),
+        }
     }
 
     /// Returns the cluster's epoch as far as it is known here: that one, or the one before.
@@ -67,9 +86,18 @@ impl NodeEpochs {
         self.oldest.iter().map(|oldest| oldest.load(Ordering::Acquire)).fold(known, u64::min)
     }
 
-    /// Notes that the cluster has come to that epoch. None is believed that this node has not let come.
-    pub(crate) fn learn(&self, epoch: u64) {
+    /// Returns the epoch of the last flush that is known here.
+    #[inline]
+    pub(crate) fn flushed(&self) -> u64 {
+        self.flushed.load(Ordering::Acquire)
+    }
+
+    /// Notes that the cluster has come to that epoch, and when its last flush was. No epoch is believed that this node
+    /// has not let come.
+    pub(crate) fn learn(&self, epoch: u64, flushed: u64) {
         let epoch = epoch.min(self.acknowledged().saturating_add(1));
+        // First: an operation that pins the epoch of a flush knows of the flush.
+        self.flushed.fetch_max(flushed.min(epoch), Ordering::AcqRel);
         self.known.fetch_max(epoch, Ordering::AcqRel);
     }
 
@@ -94,5 +122,7 @@ impl NodeEpochs {
     }
 }
 
+#[cfg(test)]
+mod flush_tests;
 #[cfg(test)]
 mod tests;

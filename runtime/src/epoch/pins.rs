@@ -148,6 +148,29 @@ impl Pins {
         self.node.known() >= retired + GRACE
     }
 
+    /// Returns the epoch of the cluster's last flush: what a cache got before that is not to be used any more.
+    ///
+    /// ```
+    /// assert_eq!(farwood_runtime::epoch::Pins::alone().flushed(), 0, "there was none");
+    /// ```
+    #[inline]
+    pub fn flushed(&self) -> u64 {
+        self.node.flushed()
+    }
+
+    /// Tells whether a flush has come since what was retired then had left all operations. Yields the epoch that it
+    /// counts as retired in from then on: no operation that pins a later one but one finds its address anywhere.
+    ///
+    /// ```
+    /// # let pins = farwood_runtime::epoch::Pins::alone();
+    /// assert_eq!(pins.flushed_since(pins.retired_now()), None, "a cache may lead there");
+    /// ```
+    pub fn flushed_since(&self, retired: u64) -> Option<u64> {
+        let flushed = self.flushed();
+        // Operations that may have used a cache before it was emptied have pinned `flushed - 1` at most.
+        (flushed >= retired + GRACE).then(|| flushed - 2)
+    }
+
     /// Follows the cluster's epoch, and tells which one is the oldest that is pinned here. Called once a turn.
     #[inline]
     pub(crate) fn turn(&self) {

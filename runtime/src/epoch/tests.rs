@@ -17,7 +17,7 @@ fn an_operation_holds_the_epoch_back_until_it_ends() {
     node.join(home.join(0));
     let mut beat = || {
         let epoch = home.acknowledge(0, node.acknowledged());
-        node.learn(epoch);
+        node.learn(epoch, 0);
         epoch
     };
     let since = pins.retired_now();
@@ -44,13 +44,13 @@ fn a_shard_that_rests_is_not_waited_for_and_pins_the_epoch_of_its_awakening() {
     drop(busy.pin());
     for epoch in 2..9 {
         assert_eq!(node.acknowledged(), epoch - 1);
-        node.learn(epoch);
+        node.learn(epoch, 0);
         busy.turn();
     }
     let pin = idle.pin();
     busy.rest();
     assert_eq!(node.acknowledged(), 8);
-    node.learn(9);
+    node.learn(9, 0);
     idle.rest();
     assert_eq!((node.acknowledged(), node.known()), (8, 9), "it sleeps, and its operation has not ended");
     drop(pin);
@@ -58,7 +58,7 @@ fn a_shard_that_rests_is_not_waited_for_and_pins_the_epoch_of_its_awakening() {
     assert_eq!(node.acknowledged(), 9);
     drop(idle.pin());
     drop(idle);
-    node.learn(10);
+    node.learn(10, 0);
     assert_eq!(node.acknowledged(), 10, "shards that have ended are not waited for");
 }
 
@@ -67,10 +67,10 @@ fn an_epoch_that_the_node_has_not_let_come_is_not_believed() {
     let node = Arc::new(NodeEpochs::new(1));
     let pins = Pins::new(Arc::clone(&node), 0);
     let pin = pins.pin();
-    node.learn(1000);
+    node.learn(1000, 0);
     assert_eq!(node.known(), 2);
     pins.turn();
-    node.learn(u64::MAX);
+    node.learn(u64::MAX, 0);
     assert_eq!((node.known(), node.acknowledged()), (2, 1));
     drop(pin);
 }
@@ -184,7 +184,7 @@ impl Small {
                 self.answered[at] = Some(self.home.acknowledge(at, oldest));
             }
             Event::Learn(at) => match self.answered[at].take() {
-                Some(epoch) => self.nodes[at].learn(epoch),
+                Some(epoch) => self.nodes[at].learn(epoch, 0),
                 None => return false,
             },
             // Operations retire, which pin.
@@ -276,7 +276,7 @@ fn tasks_that_are_always_there_do_not_hold_the_epoch_for_ever() {
         left.push_back(pins.pin_left());
         left.pop_front();
         pins.turn();
-        node.learn(node.known() + 1);
+        node.learn(node.known() + 1, 0);
     }
     drop((operation, left));
     assert!(node.known() > 30, "{}", node.known());
@@ -299,11 +299,11 @@ fn what_a_task_leaves_is_of_its_operations_epoch() {
             }
         }));
         drop(operation);
-        node.learn(node.known() + 1);
+        node.learn(node.known() + 1, 0);
         pins.turn();
         assert_eq!(task.as_mut().now_or_never().is_none(), is_dropped);
         drop(task);
-        node.learn(node.known() + 1);
+        node.learn(node.known() + 1, 0);
         pins.turn();
         assert_eq!((pins.oldest(), pins.current()), (began, began + 1), "the chains are not executed");
         assert_eq!(left.borrow().len(), 2);

@@ -191,7 +191,12 @@ impl Cluster {
                 home.acknowledge(*id, node.acknowledged());
             }
         }
-        nodes.values().filter(|_| heard()).for_each(|node| node.learn(home.epoch()));
+        nodes.values().filter(|_| heard()).for_each(|node| node.learn(home.epoch(), home.flushed()));
+    }
+
+    /// Asks for a flush; see [`EpochHome::want_flush`].
+    pub(crate) fn note_flush(&self, since: u64) {
+        self.epochs().home.want_flush(since);
     }
 
     fn epochs(&self) -> MutexGuard<'_, Epochs> {
@@ -363,6 +368,11 @@ impl Control for Cluster {
         if self.epochs_wanted.fetch_add(1, Ordering::Relaxed).is_multiple_of(WISHES) {
             self.move_epoch(|| true);
         }
+    }
+
+    fn want_flush(&self, since: u64) {
+        self.note_flush(since);
+        self.want_epoch();
     }
 
     fn create(

@@ -238,6 +238,7 @@ impl ServiceCore {
         oldest: u64,
         fenced: u32,
         waits: bool,
+        flush: u64,
     ) -> Result<Reply, ControlError> {
         let (now, mut state) = (self.clock.now(), self.state());
         state.home_peer(peer)?;
@@ -245,13 +246,16 @@ impl ServiceCore {
         if waits {
             state.waits_until_ns = now + WAITS_NS;
         }
+        if flush > 0 {
+            state.epochs.want_flush(flush);
+        }
         let before = state.epochs.epoch();
         let epoch = state.epochs.acknowledge(peer.0, oldest);
         if epoch > before {
             state.epoch_since_ns = now;
         }
         let (dead, hurry) = (state.node_ids.dead().len() as u32, now < state.waits_until_ns);
-        Ok(Reply::Epoch { epoch, dead, hurry })
+        Ok(Reply::Epoch { epoch, dead, hurry, flushed: state.epochs.flushed() })
     }
 
     pub(super) fn agree(&self, peer: PeerId) -> Result<(), ControlError> {

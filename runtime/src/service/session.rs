@@ -290,7 +290,7 @@ impl Session {
             Request::Dead { after } => {
                 core.dead(peer, after).map(|(nodes, more)| Reply::Dead { nodes, more })
             }
-            Request::Epoch { oldest, fenced, waits } => core.epoch(peer, oldest, fenced, waits),
+            Request::Epoch { oldest, fenced, waits, flush } => core.epoch(peer, oldest, fenced, waits, flush),
             Request::Hello | Request::Join { .. } | Request::Resume { .. } | Request::Goodbye => {
                 Err(ControlError::Protocol { what: "it is part of the handshake".into() })
             }

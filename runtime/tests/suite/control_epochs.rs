@@ -9,7 +9,7 @@ const NOT_YET: u32 = 0;
 
 /// Acknowledges an epoch; yields the cluster's.
 fn beat(client: &mut Client, oldest: u64, fenced: u32) -> u64 {
-    match client.ask(Request::Epoch { oldest, fenced, waits: false }) {
+    match client.ask(Request::Epoch { oldest, fenced, waits: false, flush: 0 }) {
         Ok(Reply::Epoch { epoch, hurry: false, .. }) => epoch,
         other => panic!("{other:?}"),
     }
@@ -47,13 +47,14 @@ fn the_word_that_memory_waits_goes_to_all() {
     let (mut one, mut two) = (Client::alone(&core), Client::alone(&core));
     assert_eq!((admit(&mut one), admit(&mut two)), (1, 1));
     for (client, waits, hurried) in [(&mut two, false, false), (&mut one, true, true)] {
-        let Ok(Reply::Epoch { hurry, .. }) = client.ask(Request::Epoch { oldest: 1, fenced: NOT_YET, waits })
+        let Ok(Reply::Epoch { hurry, .. }) =
+            client.ask(Request::Epoch { oldest: 1, fenced: NOT_YET, waits, flush: 0 })
         else {
             panic!("a reply")
         };
         assert_eq!(hurry, hurried);
     }
-    let heard = two.ask(Request::Epoch { oldest: 1, fenced: NOT_YET, waits: false });
+    let heard = two.ask(Request::Epoch { oldest: 1, fenced: NOT_YET, waits: false, flush: 0 });
     assert!(matches!(heard, Ok(Reply::Epoch { hurry: true, .. })));
 }
 
@@ -71,8 +72,8 @@ fn a_dead_member_holds_the_epoch_until_it_is_fenced_on_all_servers() {
         assert_eq!((beat(&mut lives, 1, NOT_YET), beat(&mut lives, 2, NOT_YET)), (2, 2));
         drop(dies);
         if servers > 1 {
-            let held = lives.ask(Request::Epoch { oldest: 2, fenced: NOT_YET, waits: false });
-            assert_eq!(held, Ok(Reply::Epoch { epoch: 2, dead: 1, hurry: false }));
+            let held = lives.ask(Request::Epoch { oldest: 2, fenced: NOT_YET, waits: false, flush: 0 });
+            assert_eq!(held, Ok(Reply::Epoch { epoch: 2, dead: 1, hurry: false, flushed: 0 }));
         }
         assert_eq!(beat(&mut lives, 2, 1), 3);
     }
@@ -82,6 +83,6 @@ fn a_dead_member_holds_the_epoch_until_it_is_fenced_on_all_servers() {
 fn only_the_server_that_keeps_the_catalog_counts_epochs() {
     let core = core(4);
     let mut elsewhere = Client::joined(&core, &[77, INSTANCE], 1);
-    let asked = elsewhere.ask(Request::Epoch { oldest: 1, fenced: 0, waits: true });
+    let asked = elsewhere.ask(Request::Epoch { oldest: 1, fenced: 0, waits: true, flush: 0 });
     assert_eq!(asked, Err(ControlError::NotHome));
 }

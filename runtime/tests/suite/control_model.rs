@@ -67,8 +67,8 @@ fn request() -> impl Strategy<Value = Request> {
         1 => Just(Request::Usage),
         1 => any::<Option<u64>>().prop_map(|after| Request::Nodes { after }),
         1 => Just(Request::Ping),
-        1 => any::<(u64, u32, bool)>()
-            .prop_map(|(oldest, fenced, waits)| Request::Epoch { oldest, fenced, waits }),
+        1 => any::<(u64, u32, bool, u64)>()
+            .prop_map(|(oldest, fenced, waits, flush)| Request::Epoch { oldest, fenced, waits, flush }),
         1 => Just(Request::Goodbye),
         1 => Just(Request::Hello),
         1 => (0..6u64, any::<u128>()).prop_map(|(connection, pass)| Request::Resume { connection, pass }),

@@ -11,8 +11,8 @@
 //!   one symbol each, and stay claimed for it: so a symbol has at most one slot, and a reader of all slots up to the
 //!   first that is not claimed knows whether a symbol is there.
 //! - A node's *position*, the key byte that its slots are about, and the key bytes before it never change; nor does the
-//!   key of a leaf, as long as it is in the tree. Addresses of inner nodes are not used again; those of leaves are, for
-//!   leaves of the same size.
+//!   key of a leaf, as long as it is in the tree. Addresses of leaves are used again for leaves of the same size, by
+//!   SMART; those of its inner nodes when no cache leads there any more.
 //! - The link of a node leads to its parent. Before a slot that leads to a node is changed to lead elsewhere, the
 //!   node's link is changed: a leaf or inner node whose link names the parent that it was reached from is still that
 //!   parent's child.

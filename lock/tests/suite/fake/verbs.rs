@@ -244,6 +244,8 @@ impl Control for Memory {
     /// Nothing is retired here.
     fn want_epoch(&self) {}
 
+    fn want_flush(&self, _: u64) {}
+
     /// Takes it back and does not hand it out again.
     fn return_extent(&self, _: IndexId, _: Chunk) {}
 

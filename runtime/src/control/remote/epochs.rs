@@ -19,6 +19,8 @@ pub(super) struct ProcessEpochs {
     known: AtomicU64,
     /// Set when memory of this process waits, until the next sign of life.
     waits: AtomicBool,
+    /// An epoch since which memory of this process waits for a flush, until the next sign of life; 0 is none.
+    flush: AtomicU64,
     /// Set while memory of others waits.
     hurry: AtomicBool,
     /// Nodes that have died, and those of them that are fenced on all servers, as far as is known here.
@@ -45,6 +47,12 @@ impl ProcessEpochs {
         self.waits.store(true, Ordering::Relaxed);
     }
 
+    /// Notes that memory which was retired in that epoch waits for a flush.
+    pub(super) fn want_flush(&self, since: u64) {
+        self.flush.fetch_max(since, Ordering::Relaxed);
+        self.want();
+    }
+
     /// Returns the time to the next sign of life, `usual` where no memory waits.
     pub(super) fn interval(&self, usual: Duration) -> Duration {
         let waits = self.waits.load(Ordering::Relaxed) || self.hurry.load(Ordering::Relaxed);
@@ -64,17 +72,18 @@ impl ProcessEpochs {
             oldest,
             fenced: self.fenced.load(Ordering::Relaxed),
             waits: self.waits.swap(false, Ordering::Relaxed),
+            flush: self.flush.swap(0, Ordering::Relaxed),
         }
     }
 
     /// Takes the reply to a sign of life.
     pub(super) fn hear(&self, reply: &Reply) {
-        let Reply::Epoch { epoch, dead, hurry } = *reply else { return };
+        let Reply::Epoch { epoch, dead, hurry, flushed } = *reply else { return };
         self.hurry.store(hurry, Ordering::Relaxed);
         self.dead.fetch_max(dead, Ordering::Relaxed);
         let nodes = self.nodes.lock().expect("nothing panics while it holds the nodes");
         self.known.fetch_max(epoch, Ordering::AcqRel);
-        nodes.iter().filter_map(Weak::upgrade).for_each(|node| node.learn(epoch));
+        nodes.iter().filter_map(Weak::upgrade).for_each(|node| node.learn(epoch, flushed));
     }
 
     /// Notes that the first `fenced` dead are fenced on all servers.
@@ -95,7 +104,7 @@ mod tests {
 
     fn beat(process: &ProcessEpochs) -> (u64, u32, bool) {
         match process.beat() {
-            Request::Epoch { oldest, fenced, waits } => (oldest, fenced, waits),
+            Request::Epoch { oldest, fenced, waits, flush: 0 } => (oldest, fenced, waits),
             other => panic!("{other:?}"),
         }
     }
@@ -108,7 +117,7 @@ mod tests {
         let nodes = [1, 2].map(|shards| Arc::new(NodeEpochs::new(shards)));
         nodes.iter().for_each(|node| process.join(node));
         let pin = Pins::new(Arc::clone(&nodes[1]), 1).pin();
-        process.hear(&Reply::Epoch { epoch: 8, dead: 0, hurry: false });
+        process.hear(&Reply::Epoch { epoch: 8, dead: 0, hurry: false, flushed: 0 });
         assert_eq!(nodes.each_ref().map(|node| node.known()), [8, 8]);
         assert_eq!(beat(&process), (7, 0, false));
         drop(pin);
@@ -128,14 +137,32 @@ mod tests {
         assert_eq!(process.interval(usual), HURRY);
         assert!(beat(&process).2 && !beat(&process).2);
         assert_eq!(process.interval(usual), usual);
-        process.hear(&Reply::Epoch { epoch: 1, dead: 0, hurry: true });
+        process.hear(&Reply::Epoch { epoch: 1, dead: 0, hurry: true, flushed: 0 });
         assert_eq!(process.interval(usual), HURRY);
+    }
+
+    #[test]
+    fn a_flush_is_asked_for_once_and_known_with_its_epoch() {
+        let process = ProcessEpochs::default();
+        let node = Arc::new(NodeEpochs::new(1));
+        process.join(&node);
+        process.want_flush(1);
+        process.want_flush(3);
+        let asked = |process: &ProcessEpochs| match process.beat() {
+            Request::Epoch { waits, flush, .. } => (waits, flush),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!((asked(&process), asked(&process)), ((true, 3), (false, 0)));
+        process.hear(&Reply::Epoch { epoch: 2, dead: 0, hurry: false, flushed: 2 });
+        assert_eq!((node.known(), node.flushed()), (2, 2));
+        process.hear(&Reply::Epoch { epoch: 3, dead: 0, hurry: false, flushed: u64::MAX });
+        assert_eq!((node.known(), node.flushed()), (3, 3), "none is to come");
     }
 
     #[test]
     fn the_dead_hold_the_epoch_until_they_are_fenced() {
         let process = ProcessEpochs::default();
-        process.hear(&Reply::Epoch { epoch: 1, dead: 2, hurry: false });
+        process.hear(&Reply::Epoch { epoch: 1, dead: 2, hurry: false, flushed: 0 });
         assert!(process.is_held_by_the_dead());
         process.note_fenced(2);
         process.join(&Arc::new(NodeEpochs::new(1)));

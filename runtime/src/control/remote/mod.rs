@@ -633,6 +633,10 @@ impl Control for RemoteControl {
         self.epochs.want();
     }
 
+    fn want_flush(&self, since: u64) {
+        self.epochs.want_flush(since);
+    }
+
     fn holdings(&self, index: IndexId) -> LocalBoxFuture<'static, Result<Vec<Holdings>, ControlError>> {
         holdings::all(Arc::clone(&self.servers), index).boxed_local()
     }

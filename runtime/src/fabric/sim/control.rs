@@ -266,6 +266,11 @@ impl Control for SimControl {
         self.cluster.move_epoch(|| self.random().is_multiple_of(2));
     }
 
+    fn want_flush(&self, since: u64) {
+        self.cluster.note_flush(since);
+        self.want_epoch();
+    }
+
     fn create(&self, name: &str, kind: &str, config: &[u8]) -> Answer<CatalogEntry> {
         self.request(|| self.cluster.create(name, kind, config))
     }
