@@ -1,7 +1,7 @@
-//! Clients that die in a merge of two leaves, or where a split uses a merged leaf's memory again: at any time, so between
-//! all verbs and within WRITEs, and at each verb in each way in which simulated nodes stop. Others then read, write, scan
-//! and remove all around it: one that still has the addresses of before, and one that has none. Queue pairs break at each
-//! verb, too.
+//! Clients that die in a merge of two leaves, or where a split uses a merged leaf's memory again: at any time, so
+//! between all verbs and within WRITEs, and at each verb in each way in which simulated nodes stop. Others then read,
+//! write, scan and remove all around it: one that still has the addresses of before, and one that has none. Clients
+//! stand still and queue pairs break at each verb, too.
 //!
 //! The tree is made by hand, and knows what a leaf's slots are and when it is merged (`index/src/btree/merge.rs`).
 
@@ -44,7 +44,7 @@ fn value(n: u64) -> Vec<u8> {
     n.to_be_bytes().repeat(5)
 }
 
-/// What happens to the victim.
+/// A blow to the victim.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Blow {
     /// Its shard stops; what it has sent arrives, or not.
@@ -156,7 +156,7 @@ impl Site {
         self.on(node, async move |index| {
             let mut found = Pairs::default();
             let visit = |key: &[u8], value: &[u8]| assert!(found.insert(key, value));
-            // Locks that nobody has come by since.
+            // Locks that no client has come by since.
             let options = CheckOptions { dead, ..CheckOptions::default() };
             let report = index.check_each(&options, visit).await.unwrap();
             assert!(report.is_intact(), "{:?}", report.violations);
@@ -226,7 +226,8 @@ const MERGE: Scene = Scene {
     is_it: |before, after| after.retired_bytes > before.retired_bytes,
 };
 
-/// A put of 4 splits a full leaf: its second half goes where that of 3 was before. The witness has not been there since.
+/// A put of 4 splits a full leaf: its second half goes where that of 3 was before. The witness has not been there
+/// since.
 const SPLIT_AGAIN: Scene = Scene {
     prepare: prepare_split_again,
     unsure: 4,

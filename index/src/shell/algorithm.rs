@@ -511,8 +511,8 @@ pub trait Algorithm: Copy + PartialEq + Debug + 'static {
         CacheStats { bytes: Self::cache_bytes(node) as u64, ..CacheStats::default() }
     }
 
-    /// Has the janitor see to memory that waits for more than an epoch: an operation needs it that found none. By default
-    /// there is none such.
+    /// Has the janitor see to memory that waits for more than an epoch: an operation needs it that found none. By
+    /// default there is none such.
     fn look_after_memory<V: Verbs>(_local: &Local<Self, V>) {}
 
     /// Yields the value of `key`.

@@ -1,5 +1,5 @@
-//! Memory that is on its way back, which is worth waiting for where servers are full. Who waits, and how long, is not known
-//! here.
+//! Memory that is on its way back, which is worth waiting for where servers are full. Who waits, and how long, is not
+//! known here.
 
 use std::rc::Rc;
 
