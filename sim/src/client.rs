@@ -42,11 +42,8 @@ const STILL_POLLS: u64 = 8;
 const STILL_WAITS: u64 = 16;
 const STILL_MOMENT_NS: u64 = 300_000;
 /// An operation on one key waits for others so many times at most, each time as long as a client waits for a lock: in
-/// a window, for locks on its way, for clients that replace a node.
-const WAITS_MAX: u64 = 6;
-/// And once for memory that is out of the index already, which does not come back while a compute node that has stopped
-/// holds the epoch back (`MEMORY_WAIT_MAX_NS` of `index/src/shell/handle.rs`).
-const MEMORY_WAIT_NS: u64 = 2_000_000_000;
+/// a window, for locks on its way, for clients that replace a node, for memory that comes back.
+const WAITS_MAX: u64 = 7;
 /// One in so many values is short, where values may be.
 const SHORT_ONE_IN: u64 = 3;
 
@@ -393,8 +390,7 @@ impl Client {
         let begun_ns = self.verbs.now();
         let done = whole.await;
         let took_ns = self.verbs.now() - begun_ns;
-        let most_ns = WAITS_MAX * self.crew.lock_wait_ns + MEMORY_WAIT_NS;
-        if matches!(action, Action::Point(..)) && took_ns > most_ns {
+        if matches!(action, Action::Point(..)) && took_ns > WAITS_MAX * self.crew.lock_wait_ns {
             self.crew.recorder.fail(format!("{} took {took_ns} ns", self.name(action)));
         }
         done

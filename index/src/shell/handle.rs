@@ -2,14 +2,14 @@
 //! is the handle of one shard's clients. They create, open and attach, check lengths, meter, coalesce operations of
 //! clients, and count. What an operation does, the [`Algorithm`] knows.
 
-use std::cell::{OnceCell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
 use farwood_lock::shared::SharedLocks;
 use farwood_lock::window::Outcome;
 use farwood_lock::{IntentLog, LockTable};
-use farwood_runtime::alloc::{AllocError, Books};
+use farwood_runtime::alloc::Books;
 use farwood_runtime::node::NodeContext;
 use farwood_runtime::{CatalogEntry, Meter, NodeAllocator, RemotePtr, Verbs};
 
@@ -19,6 +19,7 @@ use crate::key_range::{KeyRange, owned_bounds};
 use crate::range_index::{RangeIndex, Scan, TreeShape};
 use crate::shell::algorithm::{Algorithm, Geometry};
 use crate::shell::coalescing::{Coalescing, Turn};
+use crate::shell::full::is_out_of_memory;
 use crate::shell::meeting::Meeting;
 use crate::shell::options::Options;
 use crate::stats::{IndexStats, OpKind};
@@ -26,11 +27,6 @@ use crate::step::Budget;
 use crate::value::Value;
 use crate::write_op::WriteOp;
 
-/// The longest time in ns that an operation waits for memory that is out of the index already: several times what the
-/// epochs take that it waits for, if all compute nodes live.
-const MEMORY_WAIT_MAX_NS: u64 = 2_000_000_000;
-/// The time in ns between two looks whether memory has come back.
-const MEMORY_PAUSE_NS: u64 = 100_000;
 /// Bytes of a root word.
 const ROOT_BYTES: u64 = 8;
 
@@ -172,7 +168,20 @@ impl<A: Algorithm> Tree<A> {
         Index(Rc::new_cyclic(|me| {
             let me = Weak::clone(me);
             let shared_locks = OnceCell::new();
-            Local { me, shared, techniques, verbs, locks, shared_locks, allocator, state, coalescing, stats }
+            let vain_epoch = Cell::new(0);
+            Local {
+                me,
+                shared,
+                techniques,
+                verbs,
+                locks,
+                shared_locks,
+                allocator,
+                state,
+                vain_epoch,
+                coalescing,
+                stats,
+            }
         }))
     }
 
@@ -236,10 +245,6 @@ impl<A: Algorithm> Shared<A> {
     }
 }
 
-fn is_out_of_memory(error: &WriteError) -> bool {
-    matches!(error, WriteError::Alloc(AllocError::OutOfMemory { .. }))
-}
-
 /// Reads the configuration of the index of that catalog entry.
 fn persisted<A: Algorithm>(entry: &CatalogEntry) -> Result<A::PersistedConfig, OpenError> {
     let CatalogEntry { name, kind, config, .. } = entry;
@@ -293,6 +298,8 @@ pub struct Local<A: Algorithm, V: Verbs> {
     pub allocator: Rc<NodeAllocator>,
     /// The algorithm's own.
     pub state: A::ShardState,
+    /// The epoch in which memory was awaited in vain; 0 before the first.
+    pub(super) vain_epoch: Cell<u64>,
     coalescing: Coalescing<V>,
     stats: RefCell<IndexStats>,
 }
@@ -301,19 +308,6 @@ impl<A: Algorithm, V: Verbs> Local<A, V> {
     /// Counts the operations that ended well so far.
     pub(super) fn operations(&self) -> u64 {
         self.stats.borrow().kinds.iter().map(|kind| kind.ops).sum()
-    }
-
-    /// Waits until memory that this shard has retired is free. Yields false if none is on its way, or not in time.
-    async fn memory_comes_back(&self, until_ns: u64) -> bool {
-        let before = self.allocator.reclaimed_bytes();
-        while self.allocator.awaits_memory() && self.allocator.reclaimed_bytes() == before {
-            if self.verbs.now() >= until_ns {
-                return false;
-            }
-            A::look_after_memory(self);
-            self.verbs.pause(MEMORY_PAUSE_NS).await;
-        }
-        self.allocator.reclaimed_bytes() > before
     }
 
     /// Makes the budget of one operation ([`Options::retries_max`]).
@@ -494,7 +488,12 @@ impl<A: Algorithm, V: Verbs> Index<A, V> {
         Ok(applied)
     }
 
-    async fn try_write(&self, meter: &Meter, key: &[u8], op: WriteOp<'_>) -> Result<bool, WriteError> {
+    pub(super) async fn try_write(
+        &self,
+        meter: &Meter,
+        key: &[u8],
+        op: WriteOp<'_>,
+    ) -> Result<bool, WriteError> {
         let _pin = self.0.verbs.pins().pin();
         match self.0.coalescing.write(meter, key, op).await {
             Turn::Served(applied) => Ok(applied),
@@ -504,27 +503,6 @@ impl<A: Algorithm, V: Verbs> Index<A, V> {
                 Ok(applied)
             }
         }
-    }
-
-    /// Writes as soon as memory that this shard has retired is free, where servers are full. Between the attempts the
-    /// operation pins no epoch, which it would hold back. Fails as before if none is on its way.
-    #[cold]
-    async fn write_in_time(
-        &self,
-        meter: &Meter,
-        key: &[u8],
-        op: WriteOp<'_>,
-        full: WriteError,
-    ) -> Result<bool, WriteError> {
-        tracing::debug!(name: "index.memory.awaited", "servers are full: memory may be on its way back");
-        let until_ns = self.0.verbs.now().saturating_add(MEMORY_WAIT_MAX_NS);
-        while self.0.memory_comes_back(until_ns).await {
-            match Box::pin(self.try_write(meter, key, op)).await {
-                Err(error) if is_out_of_memory(&error) => {}
-                done => return done,
-            }
-        }
-        Err(full)
     }
 }
 

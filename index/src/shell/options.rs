@@ -33,6 +33,7 @@ pub struct Options<T: ?Sized> {
     pub backoff: Backoff,
     /// The longest time that an operation waits for a lock, or for another client that works for it: after that a lock
     /// is an error that names its owner ([`farwood_lock::LockError::Contended`]). [`Duration::MAX`]: it waits for ever.
+    /// Where servers are full, a write waits for as long for memory that is out of the index already.
     pub lock_wait_max: Duration,
     /// Attempts at a lock before an operation gives up with that error. At least 1.
     pub lock_attempts_max: u32,
