@@ -124,11 +124,7 @@ async fn fill_and_use(cluster: TestCluster, recipe: IndexSpec, order: Order, don
             }
         }
         let books = cluster.index.books();
-        assert!(
-            !are_merged || again.len() * 3 > before * 2,
-            "{order:?}: {} of {before}, {books:?}",
-            again.len()
-        );
+        assert!(!are_merged || again.len() * 2 > before, "{order:?}: {} of {before}, {books:?}", again.len());
         holds(&cluster, &again).await;
     }
     cluster.rest().await;

@@ -373,10 +373,13 @@ fn use_again<F: Deadly>(node: &Arc<ComputeNode<F::Cluster>>, kind: IndexKind, lo
                 index.put(&(1_000_000 + new as u64).to_be_bytes(), &value).await.unwrap();
                 new += 1;
             }
-            for ((chunks_before, rests_before), (chunks, rests)) in held.into_iter().zip(handed_out().await) {
-                assert!(chunks == chunks_before || rests == 0, "{kind}: what was given back is used first");
-                assert!(rests < rests_before || rests_before == 0, "{kind}: it is used");
+            let held_then = handed_out().await;
+            for ((chunks_before, _), (chunks, rests)) in held.iter().zip(&held_then) {
+                assert!(chunks == chunks_before || *rests == 0, "{kind}: what was given back is used first");
             }
+            // On one server, where that is little.
+            let rests = |held: &[(u64, u64)]| held.iter().map(|(_, rests)| rests).sum::<u64>();
+            assert!(rests(&held_then) < rests(&held), "{kind}: it is used");
             let after: Vec<_> = index.scan(.., None).try_collect().await.unwrap();
             assert!(
                 new > 0 && after.len() == before.len() + new && after[..before.len()] == before,

@@ -1,5 +1,5 @@
-//! Writes that find no memory, where servers are full: memory that is out of the index already may be on its way back, and
-//! is waited for. What takes it out, and when it is free, is not known here.
+//! Writes that find no memory, where servers are full: memory that is out of the index already may be on its way back,
+//! and is waited for. What takes it out, and when it is free, is not known here.
 
 use farwood_runtime::alloc::AllocError;
 use farwood_runtime::{Meter, Verbs};

@@ -214,8 +214,8 @@ impl<V: Verbs> Tree<V> {
         self.refresh(meter, key, snapshot, budget).await
     }
 
-    /// Writes the grown type of the node into the slot of `snapshot`, so that others read enough of the node at once, and
-    /// into the cache's copy of it: a node of which too little is read is not cached. The CAS is not awaited: if it
+    /// Writes the grown type of the node into the slot of `snapshot`, so that others read enough of the node at once,
+    /// and into the cache's copy of it: a node of which too little is read is not cached. The CAS is not awaited: if it
     /// fails, the next client that reads the slot repeats it (SMART section 4.1.2, node type switch).
     fn tell_type(&self, meter: &Meter, snapshot: &mut SlotSnapshot, node_type: u8) {
         let slot = snapshot.slot.with_class(node_type);

@@ -697,8 +697,8 @@ async fn count_round_trips(
 ) -> Result<(), String> {
     for key in crew.keys.iter().take(LONE_KEYS) {
         let flushed = pins.flushed();
-        // What came before may have left a node on the way half replaced, which a writer finishes, or of a type that the
-        // way there does not tell yet: until then no cache has it. Or it has dropped the cache's way to the key.
+        // What came before may have left a node on the way half replaced, which a writer finishes, or of a type that
+        // the way there does not tell yet: until then no cache has it. Or it has dropped the cache's way to the key.
         if let Ok(Some(value)) = index.get(key).await {
             drop(index.update(key, &value).await);
             drop(index.get(key).await);
