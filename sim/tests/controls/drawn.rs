@@ -40,7 +40,7 @@ fn versions_in_the_first_and_last_line_only() {
 #[test]
 fn an_unlock_before_the_write_back() {
     is_caught_as_drawn(Act::UnlockFirst, IndexKind::Sherman, None, 2..22);
-    is_caught_as_drawn(Act::UnlockFirst, IndexKind::Smart, None, 30..230);
+    is_caught_as_drawn(Act::UnlockFirst, IndexKind::Smart, None, 250..450);
 }
 
 #[test]
