@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use super::tests::two_nodes;
 use super::*;
 
 /// An event of a test's cluster: the first node takes the one thing that there is out of the index, and operations of
@@ -70,10 +71,7 @@ struct Small {
 
 impl Small {
     fn new() -> Self {
-        let mut home = EpochHome::default();
-        let nodes: Vec<_> = (0..2).map(|_| Arc::new(NodeEpochs::new(1))).collect();
-        nodes.iter().enumerate().for_each(|(at, node)| node.join(home.join(at)));
-        let pins: Vec<_> = nodes.iter().map(|node| Pins::new(Arc::clone(node), 0)).collect();
+        let (home, nodes, pins) = two_nodes();
         // None rests.
         pins.iter().for_each(|pins| drop(pins.pin()));
         let (running, answered) = (Vec::new(), vec![None; 2]);

@@ -130,6 +130,15 @@ const EVENTS: [Event; 16] = {
     ]
 };
 
+/// Makes two compute nodes of one shard each, and the home server that they have joined.
+pub(super) fn two_nodes() -> (EpochHome<usize>, Vec<Arc<NodeEpochs>>, Vec<Rc<Pins>>) {
+    let mut home = EpochHome::default();
+    let nodes: Vec<_> = (0..2).map(|_| Arc::new(NodeEpochs::new(1))).collect();
+    nodes.iter().enumerate().for_each(|(at, node)| node.join(home.join(at)));
+    let pins = nodes.iter().map(|node| Pins::new(Arc::clone(node), 0)).collect();
+    (home, nodes, pins)
+}
+
 struct Small {
     home: EpochHome<usize>,
     nodes: Vec<Arc<NodeEpochs>>,
@@ -145,10 +154,7 @@ struct Small {
 
 impl Small {
     fn new() -> Self {
-        let mut home = EpochHome::default();
-        let nodes: Vec<_> = (0..2).map(|_| Arc::new(NodeEpochs::new(1))).collect();
-        nodes.iter().enumerate().for_each(|(at, node)| node.join(home.join(at)));
-        let pins = nodes.iter().map(|node| Pins::new(Arc::clone(node), 0)).collect();
+        let (home, nodes, pins) = two_nodes();
         Small {
             home,
             nodes,
