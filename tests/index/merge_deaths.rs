@@ -37,7 +37,7 @@ const CLOCK: u16 = 3;
 const TICK_NS: u64 = 300;
 /// Beyond the pauses of a janitor in ns that puts a separator in, or merges a leaf.
 const JANITOR_NS: u64 = 1_500_000;
-/// Beyond the time in ns from when a chain is posted until its fault is drawn, and below a round trip of a rough network.
+/// Beyond the time in ns from when a chain is posted until its fault is drawn, and below a rough round trip.
 const STRIKE_NS: u64 = 4_000;
 
 /// Numbers of keys, and of the values that they have.
@@ -441,7 +441,7 @@ fn clients_may_stand_still_at_any_verb() {
 }
 
 /// A client that has split a leaf stands still; others put its separator in, merge the leaf, and take it out. Then the
-/// client goes on, and its parent leads to a leaf that is gone: nobody comes by before that leaf is to be used again.
+/// client goes on, and its parent leads to a leaf that is gone: no client comes by before it is to be used again.
 #[test]
 fn a_merged_leaf_is_not_used_again_while_its_parent_leads_there() {
     SPLIT_AMID.rehearse();
