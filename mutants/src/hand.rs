@@ -324,10 +324,24 @@ const DOLPHIN: &[Patch] = &[
         replace: "done.atomics[0] == 0",
     },
     Patch {
-        name: "an inner node that moves is retired twice",
+        name: "inner nodes that have moved are used again while caches lead there",
+        file: "index/src/dolphin/out.rs",
+        find: "allocator.retire_cached(self.node, bytes)",
+        replace: "allocator.retire(self.node, bytes)",
+    },
+    Patch {
+        name: "an inner node that has moved is retired before the slot above leads on",
         file: "index/src/dolphin/put_separator.rs",
-        find: "self.allocator.retire_for_good(at.node.ptr(), self.types().node_bytes(at.class) as u64);",
-        replace: "self.allocator.retire_for_good(at.node.ptr(), 2 * self.types().node_bytes(at.class) as u64);",
+        find: "held.release(meter, chain, true).await?;
+        leaving.see_off();",
+        replace: "leaving.see_off();
+        held.release(meter, chain, true).await?;",
+    },
+    Patch {
+        name: "a cache of Dolphin's is not emptied at a flush",
+        file: "index/src/dolphin/mod.rs",
+        find: "state.flushes.keep_up(self.verbs.pins().flushed(), || state.cache.clear_nodes());",
+        replace: "",
     },
     Patch {
         name: "an insert is visible before its value",
