@@ -333,8 +333,8 @@ const DOLPHIN: &[Patch] = &[
         name: "an inner node that has moved is retired before the slot above leads on",
         file: "index/src/dolphin/put_separator.rs",
         find: "held.release(meter, chain, true).await?;
-        leaving.see_off();",
-        replace: "leaving.see_off();
+        leaving.retire();",
+        replace: "leaving.retire();
         held.release(meter, chain, true).await?;",
     },
     Patch {

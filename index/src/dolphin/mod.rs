@@ -220,7 +220,6 @@ impl Algorithm for DolphinAlgorithm {
             "dolphin.node.grown",
             "dolphin.node.moved",
             "dolphin.node.new",
-            "dolphin.node.retired",
             "dolphin.put.inserts",
             "dolphin.read.locked",
             "dolphin.read.slow",

@@ -480,7 +480,7 @@ impl<V: Verbs> Tree<V> {
         chain.write_word(ptr.add(slot_at(index)), inner.slots[index].bits());
         let leaving = Leaving::new(self, at);
         held.release(meter, chain, true).await?;
-        leaving.see_off();
+        leaving.retire();
         self.cache_node(Unread { node: above.node, class: above.class, above: None }, &inner);
         Ok(())
     }
