@@ -324,24 +324,10 @@ const DOLPHIN: &[Patch] = &[
         replace: "done.atomics[0] == 0",
     },
     Patch {
-        name: "inner nodes that have moved are used again while caches lead there",
-        file: "index/src/dolphin/out.rs",
-        find: "allocator.retire_cached(self.node, bytes)",
-        replace: "allocator.retire(self.node, bytes)",
-    },
-    Patch {
-        name: "an inner node that has moved is retired before the slot above leads on",
+        name: "an inner node that has moved is never retired",
         file: "index/src/dolphin/put_separator.rs",
-        find: "held.release(meter, chain, true).await?;
-        leaving.retire();",
-        replace: "leaving.retire();
-        held.release(meter, chain, true).await?;",
-    },
-    Patch {
-        name: "a cache of Dolphin's is not emptied at a flush",
-        file: "index/src/dolphin/mod.rs",
-        find: "state.flushes.keep_up(self.verbs.pins().flushed(), || state.cache.clear_nodes());",
-        replace: "",
+        find: "leaving.retire();",
+        replace: "std::mem::forget(leaving);",
     },
     Patch {
         name: "an insert is visible before its value",
