@@ -2,7 +2,7 @@
 //! and a compute node that had copies of them finds all keys, and writes, afterwards.
 
 use farwood::dolphin::{Geometry, Options, Types};
-use farwood::{IndexSpec, RangeIndex, Verbs};
+use farwood::{IndexSpec, OpKind, RangeIndex, Verbs};
 
 use crate::kit::{Parties, TestCluster, with_parties};
 
@@ -109,6 +109,23 @@ fn no_node_that_has_moved_is_used_again_while_an_operation_may_come_there() {
         pass_flush(&cluster).await;
         assert!(cluster.index.insert(b"key", b"value").await.unwrap());
         assert!(cluster.index.books().reclaimed_bytes > 0, "{:?}", cluster.index.books());
+        cluster.finish().await;
+    });
+}
+
+/// The root never moves, and all clients rely on knowing it: what a flush leaves unknown are the nodes.
+#[test]
+fn after_a_flush_the_root_is_read_and_not_looked_for() {
+    with_parties(Parties::ONE, dolphin(Types::Lines), |cluster| async move {
+        insert(&cluster, std::iter::once([1, 1, 1])).await;
+        pass_flush(&cluster).await;
+        for round_trips in [2, 1] {
+            let before = cluster.index.stats();
+            get(&cluster, std::iter::once([1, 1, 1])).await;
+            let mut spent = cluster.index.stats();
+            spent -= &before;
+            assert_eq!(spent.kind(OpKind::Get).round_trips, round_trips);
+        }
         cluster.finish().await;
     });
 }
