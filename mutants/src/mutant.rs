@@ -31,6 +31,7 @@ pub(crate) const TARGETS: &[&str] = &[
     "index/src/dolphin/divide.rs",
     "index/src/dolphin/leaf_plan.rs",
     "index/src/dolphin/lookup.rs",
+    "index/src/dolphin/out.rs",
     "index/src/dolphin/put_separator.rs",
     "index/src/dolphin/root.rs",
     "index/src/dolphin/scan.rs",

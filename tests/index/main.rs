@@ -21,6 +21,7 @@ mod conformance_shm;
 mod conformance_sim;
 mod damaged_tree;
 mod dolphin_costs;
+mod dolphin_inner;
 mod dolphin_separators;
 mod embedding;
 mod grow;

@@ -190,6 +190,19 @@ impl RadixCache {
     /// ```
     pub fn clear(&self) {
         self.set_root(0);
+        self.clear_nodes();
+    }
+
+    /// Forgets all nodes, and keeps the root, for trees whose root is one node for good. Keeps the memory, too.
+    ///
+    /// ```
+    /// # farwood_doctest::radix_cache!(|cache, reader, leaf| {
+    /// let root = cache.root();
+    /// cache.clear_nodes();
+    /// assert_eq!((cache.root(), cache.stats().nodes), (root, 0));
+    /// # });
+    /// ```
+    pub fn clear_nodes(&self) {
         self.parts.iter().for_each(Part::clear);
     }
 

@@ -96,7 +96,7 @@
 //! - A full leaf of keys that are close to each other, as numbers, is not divided in the middle but such that one part
 //!   can become full and is never divided again (`divide.rs`): clients append in no strict order.
 //! - No prefixes are compressed: a node is about one byte. (A leaf's separators are as short as can be.)
-//! - Nodes that moved to more room, and leaves that became empty, stay behind in this release.
+//! - Leaves that became empty stay in the tree in this release.
 
 mod bulk_load;
 mod check;
@@ -105,6 +105,7 @@ mod descend;
 mod divide;
 mod leaf_plan;
 mod lookup;
+mod out;
 mod put_separator;
 mod root;
 mod scan;
@@ -133,6 +134,7 @@ use crate::layout::radix::NodeTypes;
 use crate::layout::range_leaf::RangeLayout;
 use crate::range_index::Scan;
 use crate::shell::algorithm::{Algorithm, Trial};
+use crate::shell::flushes::Flushes;
 use crate::shell::handle::{Index, Local};
 use crate::smart::check_servers;
 use crate::value::Value;
@@ -159,6 +161,7 @@ pub struct NodeState {
     types: &'static NodeTypes,
     leaf: RangeLayout,
     cache: Arc<RadixCache>,
+    flushes: Flushes,
 }
 
 /// Holds what a shard remembers of a tree.
@@ -180,14 +183,18 @@ impl<V: Verbs> Tree<V> {
         &self.shared.state.leaf
     }
 
+    /// Yields the cache, emptied since the last flush (`out.rs`).
     #[inline]
     fn cache(&self) -> &RadixCache {
-        &self.shared.state.cache
+        let state = &self.shared.state;
+        state.flushes.keep_up(self.verbs.pins().flushed(), || state.cache.clear_nodes());
+        &state.cache
     }
 
     /// Yields this shard's reader of the cache.
     #[inline]
     fn reader(&self) -> &RadixReader {
+        self.cache();
         &self.state.reader
     }
 }
@@ -196,9 +203,14 @@ impl Algorithm for DolphinAlgorithm {
     const KIND: &'static str = "dolphin";
     const TRIAL: Trial = Trial {
         rare_paths: &[
+            "alloc.flushed",
+            "alloc.reclaimed",
             "alloc.retired",
+            "alloc.reused",
+            "alloc.unsettled",
             "janitor.again",
             "cache.evicted",
+            "cache.flushed",
             "dolphin.leaf.compacted",
             "dolphin.leaf.lost",
             "dolphin.leaf.parted",
@@ -222,7 +234,7 @@ impl Algorithm for DolphinAlgorithm {
             "lock.shared.closing",
             "lock.shared.settled",
         ],
-        // Inner nodes that were replaced are not reused, and the root has room for all symbols.
+        // The root has room for all symbols.
         bytes_per_server: 4 << 20,
         // Caches hold nothing below some 12 KiB, and segments of 4 KiB.
         cache_bytes: &[600, 13_000, 15_000, 17_000, 21_000, 1 << 20],
@@ -284,7 +296,7 @@ impl Algorithm for DolphinAlgorithm {
     fn node_state(persisted: &PersistedConfig, options: &Options, seed: u64) -> Result<NodeState, OpenError> {
         let (types, leaf) = persisted.geometry.formats()?;
         let config = RadixConfig { budget_bytes: options.cache_bytes, policy: options.eviction, seed };
-        Ok(NodeState { types, leaf, cache: RadixCache::new(config) })
+        Ok(NodeState { types, leaf, cache: RadixCache::new(config), flushes: Flushes::default() })
     }
 
     fn shard_state(node: &NodeState) -> ShardState {

@@ -8,8 +8,8 @@
 //!   a full node              lock and read   WRITE a larger one   WRITE link, unlock   lock above   WRITE slot, unlock
 //! ```
 //!
-//! The link of a node that has moved leads to the one in its place, for good: nodes are not reused. A client that comes
-//! by with a separator puts that into the slot above, if the one that moved it has not.
+//! The link of a node that has moved leads to the one in its place for as long as a client may come there (`out.rs`). A
+//! client that comes by with a separator puts that into the slot above, if the one that moved it has not.
 //!
 //! A split looks for the nodes that change among the cached ones, and reads those on its way that are not: an outdated
 //! copy may hide a change, so that a slot leads too far to the left still. The janitor reads them all.
@@ -25,6 +25,7 @@ use farwood_lock::Held;
 use farwood_runtime::{Buf, Chain, Meter, Verbs};
 
 use super::descend::{Inner, Place, Unread};
+use super::out::Leaving;
 use super::separators::{Below, Change, Next, Separator, Way, fork_at, last, leaf_slot, put, type_for};
 use super::{DolphinAlgorithm, Tree};
 use crate::error::{AccessError, WriteError};
@@ -449,7 +450,6 @@ impl<V: Verbs> Tree<V> {
         let mut chain = Chain::new(at.node.ptr().server());
         chain.write_word(at.node.ptr(), Link::Moved { to: node, class }.bits());
         nodes.publish();
-        self.allocator.retire_for_good(at.node.ptr(), self.types().node_bytes(at.class) as u64);
         held.release(meter, chain, true).await?;
         self.cache_node(Unread { node, class, ..at }, changed);
         Ok(Visit::Moved(node, class))
@@ -478,7 +478,9 @@ impl<V: Verbs> Tree<V> {
         inner.slots[index] = Slot::inner(inner.slots[index].symbol(), node, class);
         let mut chain = Chain::new(ptr.server());
         chain.write_word(ptr.add(slot_at(index)), inner.slots[index].bits());
+        let leaving = Leaving::new(self, at);
         held.release(meter, chain, true).await?;
+        leaving.retire();
         self.cache_node(Unread { node: above.node, class: above.class, above: None }, &inner);
         Ok(())
     }

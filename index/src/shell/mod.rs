@@ -10,12 +10,14 @@
 //! - [`scan`]: scans as streams of windows.
 //! - `meeting`: the locks and windows in which clients of an index meet.
 //! - `coalescing`: one client's work done for several: read delegation, write combining.
+//! - `flushes`: when caches are emptied.
 //! - `full`: writes that find no memory, and wait for some that comes back.
 
 mod accounts;
 pub mod algorithm;
 pub(crate) mod bulk;
 mod coalescing;
+pub(crate) mod flushes;
 mod full;
 pub mod handle;
 mod meeting;

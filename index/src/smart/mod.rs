@@ -63,7 +63,6 @@ mod write;
 use std::ops::{Bound, RangeInclusive};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use farwood_cache::CacheStats;
 use farwood_cache::radix::{RadixCache, RadixConfig, RadixReader};
@@ -81,6 +80,7 @@ use crate::layout::Bytes;
 use crate::layout::radix::{Child, LeafFormat, NodeTypes};
 use crate::range_index::Scan;
 use crate::shell::algorithm::{Algorithm, Filled, Trial};
+use crate::shell::flushes::Flushes;
 use crate::shell::handle::{Index, Local};
 use crate::value::Value;
 use crate::write_op::WriteOp;
@@ -106,8 +106,7 @@ pub struct NodeState {
     types: &'static NodeTypes,
     leaf: LeafFormat,
     cache: Arc<RadixCache>,
-    /// The last flush for which the cache was emptied.
-    flushed: AtomicU64,
+    flushes: Flushes,
     turns: Turns,
 }
 
@@ -125,13 +124,8 @@ impl<V: Verbs> Tree<V> {
     /// Yields the cache, emptied since the last flush (`replace.rs`).
     #[inline]
     fn cache(&self) -> &RadixCache {
-        let (state, flushed) = (&self.shared.state, self.verbs.pins().flushed());
-        if state.flushed.load(Ordering::Acquire) < flushed {
-            tracing::debug!(name: "smart.cache.flushed", flushed, "a cache is emptied");
-            state.cache.clear();
-            // Behind that: other shards that know of the flush empty it themselves until then.
-            state.flushed.fetch_max(flushed, Ordering::AcqRel);
-        }
+        let state = &self.shared.state;
+        state.flushes.keep_up(self.verbs.pins().flushed(), || state.cache.clear());
         &state.cache
     }
 
@@ -174,7 +168,7 @@ impl Algorithm for SmartAlgorithm {
             "alloc.unsettled",
             "janitor.again",
             "cache.evicted",
-            "smart.cache.flushed",
+            "cache.flushed",
             "smart.header.split",
             "smart.leaf.estranged",
             "smart.leaf.locked",
@@ -295,7 +289,7 @@ impl Algorithm for SmartAlgorithm {
             types,
             leaf,
             cache: RadixCache::new(config),
-            flushed: AtomicU64::new(0),
+            flushes: Flushes::default(),
             turns: Turns::new(),
         })
     }

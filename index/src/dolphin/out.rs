@@ -1,0 +1,77 @@
+//! Inner nodes that are out of the tree: they have moved to more room, and no slot leads to them any more. Which client
+//! gives their memory back, and when it may be another node's. It does not know how nodes move.
+//!
+//! ```text
+//!   mover                          lock N   WRITE M   WRITE link of N: moved to M, unlock
+//!   who comes by, mostly the mover                                            lock A, WRITE slot: M, unlock ── N is out
+//! ```
+//!
+//! # Who retires a node
+//!
+//! The client that has made the slot above lead on. There is one: it has seen the slot lead to N, under the lock of A,
+//! the node above, which had not moved. If A moves before, the node in its place has the slot that leads to N, and N
+//! stays in the tree until a client comes by there. If nothing tells whether the slot was changed (the client is
+//! dropped, its chain fails), N's memory stays where it is.
+//!
+//! # When the memory may be used again
+//!
+//! Nothing that a client reads of an inner node says which prefix it is for, so no client may come to memory that is
+//! another node's by now. These may have the address of N:
+//!
+//! - An operation, in a slot or in the link of a node that moved to N, and what it has left to the janitor: until its
+//!   epoch is over.
+//! - A cache, of any compute node, in a copy of N, and in copies of all nodes that ever were above it: until the next
+//!   flush, in which all caches are emptied (`Tree::cache`).
+//! - The link of a node that moved to N. It is out since N's address is in the slot above, so it waits no shorter.
+//! - A scan between two windows, and what a shard remembers from one operation to the next: none, but for nodes that
+//!   the janitor sees to, which are compared and not followed (`Suspects`).
+//!
+//! A cache gets N's address from no operation that began after N was out. Copies are made of nodes that were read and
+//! had not moved, so that they were in the tree then, and led to nodes that were:
+//!
+//! ```text
+//!   mover     slot above: M, N is out                             flush              one epoch ── N's memory is M2's
+//!   cache     copy of A: N ······································ emptied
+//!   reader                    from A's copy: READ N: moved, READ M: cached
+//! ```
+//!
+//! So the allocator waits for a flush, and for an epoch more (`NodeAllocator::retire_cached`). WRITEs that a client has
+//! under way to N when others see the link pin its epoch, until its janitor has ended them. A client that died there has
+//! left no intent: all WRITEs to inner nodes are of one word. The root never moves, and caches keep it. Leaves stay.
+
+use farwood_runtime::alloc::NodeAllocator;
+use farwood_runtime::{RemotePtr, Verbs};
+
+use super::Tree;
+use super::descend::Unread;
+
+/// An inner node that has moved, while the slot above is made to lead on. Dropped before it is retired, nothing tells
+/// whether it is out.
+#[must_use]
+pub(super) struct Leaving<'t> {
+    allocator: &'t NodeAllocator,
+    node: RemotePtr,
+    bytes: u64,
+    is_out: bool,
+}
+
+impl<'t> Leaving<'t> {
+    pub(super) fn new<V: Verbs>(tree: &'t Tree<V>, moved: Unread) -> Self {
+        let bytes = tree.types().node_bytes(moved.class) as u64;
+        Leaving { allocator: &tree.allocator, node: moved.node.ptr(), bytes, is_out: false }
+    }
+
+    /// Gives the node's memory back: no slot leads there any more.
+    pub(super) fn retire(mut self) {
+        self.is_out = true;
+    }
+}
+
+impl Drop for Leaving<'_> {
+    fn drop(&mut self) {
+        match self.is_out {
+            true => self.allocator.retire_cached(self.node, self.bytes),
+            false => self.allocator.retire_unsettled(self.node, self.bytes),
+        }
+    }
+}
