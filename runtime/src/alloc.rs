@@ -465,23 +465,6 @@ impl NodeAllocator {
         since.into_iter().for_each(|since| self.control.want_flush(since));
     }
 
-    /// Notes that a node, of any shard, is out of the index for good. Its memory stays in use, since addresses in
-    /// caches may lead there.
-    ///
-    /// ```
-    /// # use farwood_runtime::*;
-    /// # on_one_shard(async |shard| {
-    /// # let (control, pins) = (shard.control().clone(), shard.pins().clone());
-    /// # let nodes = NodeAllocator::new(control, IndexId(1), 0, pins);
-    /// let node = nodes.allocate(1000).await?;
-    /// nodes.retire_for_good(node, 1000);
-    /// assert_eq!((nodes.books().retired_bytes, nodes.books().used_bytes), (1024, 1024));
-    /// # Ok(()) }).unwrap();
-    /// ```
-    pub fn retire_for_good(&self, node: RemotePtr, bytes: u64) {
-        self.note_retired(node, bytes);
-    }
-
     /// Counts a node that is out of the index; yields the bytes that it takes.
     fn note_retired(&self, node: RemotePtr, bytes: u64) -> u64 {
         tracing::debug!(name: "alloc.retired", %node, bytes, "a node is out of the index");

@@ -321,20 +321,6 @@ fn what_caches_lead_to_waits_for_a_flush_and_the_flush_for_enough() {
     assert_eq!((allocator.books().reclaimed_bytes, allocator.books().retired_bytes), (8 << 10, 1 << 10));
 }
 
-#[test]
-fn what_is_retired_for_good_is_never_used_again() {
-    let (cluster, shards) = two_shards();
-    let (allocator, pins) = &shards[0];
-    let node = allocate(allocator, 1000).unwrap();
-    allocator.retire_for_good(node, 1000);
-    for _ in 0..9 {
-        cluster.move_epoch(|| true);
-        pins.turn();
-        assert_ne!(allocate(allocator, 1000), Ok(node));
-    }
-    assert_eq!((allocator.books().retired_bytes, allocator.books().reclaimed_bytes), (1024, 0));
-}
-
 /// The nodes of a load that failed are as small as leaves are; the next one wants larger ones, too.
 #[test]
 fn small_nodes_that_were_given_back_are_joined_when_all_else_is_used_up() {
