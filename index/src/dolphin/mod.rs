@@ -207,7 +207,6 @@ impl Algorithm for DolphinAlgorithm {
             "alloc.reclaimed",
             "alloc.retired",
             "alloc.reused",
-            "alloc.unsettled",
             "janitor.again",
             "cache.evicted",
             "cache.flushed",

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   mover                          lock N   WRITE M   WRITE link of N: moved to M, unlock
-//!   who comes by, mostly the mover                                            lock A, WRITE slot: M, unlock ── N is out
+//!   who comes by, mostly the mover                                           lock A, WRITE slot: M, unlock ── N is out
 //! ```
 //!
 //! # Who retires a node
@@ -36,8 +36,9 @@
 //! ```
 //!
 //! So the allocator waits for a flush, and for an epoch more (`NodeAllocator::retire_cached`). WRITEs that a client has
-//! under way to N when others see the link pin its epoch, until its janitor has ended them. A client that died there has
-//! left no intent: all WRITEs to inner nodes are of one word. The root never moves, and caches keep it. Leaves stay.
+//! under way to N when others see the link pin its epoch, until its janitor has ended them. A client that died there
+//! has left no intent: all WRITEs to inner nodes are of one word. The root never moves, and caches keep it. Leaves
+//! stay.
 
 use farwood_runtime::alloc::NodeAllocator;
 use farwood_runtime::{RemotePtr, Verbs};
