@@ -292,9 +292,8 @@ const SMART: &[Patch] = &[
     Patch {
         name: "a cache keeps what it has when all are emptied",
         file: "index/src/smart/mod.rs",
-        find: "⟦state.cache.clear();⟧
-            // Behind that",
-        replace: "",
+        find: "⟦state.cache.clear()⟧);",
+        replace: "()",
     },
     Patch {
         name: "inner nodes are used again while caches lead there",
