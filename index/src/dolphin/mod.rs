@@ -191,7 +191,7 @@ impl<V: Verbs> Tree<V> {
         &state.cache
     }
 
-    /// Yields this shard's reader of the cache.
+    /// Yields this shard's reader of the cache, which is emptied since the last flush, too.
     #[inline]
     fn reader(&self) -> &RadixReader {
         self.cache();
