@@ -2,6 +2,7 @@
 //! [`Held`] itself, never only in a future, so dropping any of its futures, or itself, loses nothing.
 
 mod image;
+mod keeping;
 mod rear;
 mod recording;
 mod taking;
@@ -15,7 +16,6 @@ use std::task::{Context, Poll, ready};
 
 use farwood_runtime::{Buf, Chain, Completion, FabricError, Failed, Meter, RemotePtr, Verbs};
 
-use self::recording::Record;
 use crate::error::LockError;
 use crate::handover::passes_on;
 use crate::intents::Slot;
@@ -606,11 +606,7 @@ impl<V: Verbs> Held<V> {
         let (behind, mut recorded) = (self.take_behind(), false);
         let own_bytes = chain.buffer().map(|buf| buf.len());
         if self.table.intents.is_some() && !self.is_mended {
-            match self.record(&mut chain, claim, behind.as_ref()) {
-                Record::Needless => {}
-                Record::Unsayable => Box::pin(self.record_nothing(meter, claim)).await?,
-                Record::Whole => recorded = true,
-            }
+            recorded = self.record_or_say(meter, &mut chain, claim, behind.as_ref()).await?;
         }
         match (mode, behind) {
             (UnlockMode::Unlocked, Some(behind)) => self.add_unlock_with(&mut chain, claim, behind),

@@ -445,6 +445,10 @@ impl NodeAllocator {
     /// ```
     pub fn retire_cached(&self, node: RemotePtr, bytes: u64) {
         let bytes = self.note_retired(node, bytes);
+        self.wait_for_flush(node, bytes);
+    }
+
+    fn wait_for_flush(&self, node: RemotePtr, bytes: u64) {
         let since = self.pins.retired_now();
         let is_enough = {
             let mut state = self.state.borrow_mut();

@@ -8,8 +8,34 @@ use futures::{FutureExt, TryStreamExt, join};
 
 use crate::kit::{IndexKind, Parties, Shape, TestCluster, key, number, with_parties};
 
-fn sherman() -> IndexSpec {
-    Shape::USUAL.usual(IndexKind::Sherman)
+/// A kind whose leaves are merged, and its usual leaves.
+struct Merged {
+    kind: IndexKind,
+    leaf_bytes: u64,
+    /// Pairs of a leaf, at most, where keys come in ascending order.
+    pairs: u64,
+}
+
+const KINDS: [Merged; 2] = [
+    Merged { kind: IndexKind::Sherman, leaf_bytes: 1024, pairs: 25 },
+    Merged { kind: IndexKind::Chime, leaf_bytes: 1408, pairs: 40 },
+];
+
+impl Merged {
+    fn spec(&self) -> IndexSpec {
+        Shape::USUAL.usual(self.kind)
+    }
+}
+
+/// Runs a body with an index of each kind, on a cluster of its own.
+fn with_each<F, R>(body: F)
+where
+    F: Fn(TestCluster, &'static Merged) -> R + Copy + Send + Sync + 'static,
+    R: Future<Output = ()> + 'static,
+{
+    for merged in &KINDS {
+        with_parties(Parties::Shards(1), merged.spec(), move |cluster| body(cluster, merged));
+    }
 }
 
 async fn leaves(cluster: &TestCluster) -> u64 {
@@ -22,7 +48,7 @@ async fn leaves(cluster: &TestCluster) -> u64 {
 #[test]
 fn a_window_that_slides_takes_no_more_memory() {
     const WINDOW: u64 = 2_000;
-    with_parties(Parties::Shards(1), sherman(), |cluster| async move {
+    with_each(|cluster, merged| async move {
         let index = &cluster.index;
         let mut after_a_while = 0;
         for n in 0..60_000 {
@@ -35,8 +61,9 @@ fn a_window_that_slides_takes_no_more_memory() {
             }
         }
         let books = index.books();
-        // Without merges it would be 50,000 keys more, 25 to a leaf at most.
-        let without = 50_000 / 25 * 1024;
+        // Without merges it would be the leaves of 50,000 keys more.
+        let without = (50_000 / merged.pairs * merged.leaf_bytes) as i64;
+
         assert!(books.used_bytes - after_a_while < without / 10, "{after_a_while}: {books:?}");
         assert!(books.reclaimed_bytes as i64 > without / 2, "{books:?}");
         cluster.rest().await;
@@ -50,7 +77,7 @@ fn a_window_that_slides_takes_no_more_memory() {
 #[test]
 fn little_is_left_of_a_tree_of_which_all_was_removed() {
     const KEYS: u64 = 20_000;
-    with_parties(Parties::Shards(1), sherman(), |cluster| async move {
+    with_each(|cluster, _| async move {
         let index = &cluster.index;
         for n in 0..KEYS {
             index.insert(&key(n), b"value").await.unwrap();
@@ -79,7 +106,7 @@ fn little_is_left_of_a_tree_of_which_all_was_removed() {
 #[test]
 fn scans_see_each_key_once_while_leaves_are_merged() {
     const KEYS: u64 = 5_000;
-    with_parties(Parties::Shards(1), sherman(), |cluster| async move {
+    with_each(|cluster, _| async move {
         let index = Rc::new(cluster.index.clone());
         for n in 0..KEYS {
             index.insert(&key(n), b"value").await.unwrap();

@@ -17,7 +17,7 @@ use super::root::parse_root;
 use super::{BTree, LeafFormat, WholeLeaf};
 use crate::check::{AddressFault, AtRest, Broken, CheckOptions, CheckReport, Link, Violation, inside};
 use crate::error::AccessError;
-use crate::layout::{Glimpse, Kind, LINE_BYTES, Malformed, Rejection, glimpse, kind_of, thaw};
+use crate::layout::{Glimpse, Kind, LINE_BYTES, Malformed, Rejection, glimpse, kind_of};
 use crate::shell::handle::Local;
 use crate::step::Budget;
 
@@ -211,16 +211,15 @@ impl<'t, A: BTree, V: Verbs> Walk<'t, A, V> {
     async fn look(&mut self, level: u8, node: RemotePtr) -> Result<Look, AccessError> {
         let bytes = self.tree.node_bytes(level);
         for attempt in 0.. {
-            let (image, span_ns) = match self.read(node, bytes).await? {
+            let (mut image, span_ns) = match self.read(node, bytes).await? {
                 Ok(read) => read,
                 Err(fault) => return Ok(Look::Nowhere(fault)),
             };
             let mut seen = self.tree.sight(level, &image, self.policy.depth);
             if let (0, Err(Rejection::Frozen)) = (level, &seen) {
                 // Its left neighbour leads here: it is one of the tree, and thaws when it is met.
-                let mut thawed = image.to_vec();
-                thaw(&mut thawed);
-                seen = self.tree.sight(level, &thawed, self.policy.depth);
+                self.tree.leaf().thaw(&mut image);
+                seen = self.tree.sight(level, &image, self.policy.depth);
             }
             if let (0, Ok(seen)) = (level, &mut seen) {
                 self.look_into_blocks(&image, seen).await?;

@@ -21,7 +21,8 @@ pub struct Target {
     pub(crate) level: u8,
     pub(crate) via: Via,
     /// The node's right neighbour as the node above has it, null for the last one of its level: none if that does not
-    /// say. As long as nodes are not merged, one that has this neighbour answers for the keys that led to it.
+    /// say. Where addresses tell ([`super::LeafFormat::TOLD_BY_ADDRESS`]), a leaf that has this neighbour answers for
+    /// the keys that led to it.
     pub(crate) next: Option<RemotePtr>,
 }
 

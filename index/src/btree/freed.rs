@@ -17,11 +17,11 @@ use std::rc::Rc;
 use farwood_lock::Held;
 use farwood_runtime::{Chain, Meter, RemotePtr, Verbs};
 
-use super::BTree;
 use super::descend::{Target, Via};
 use super::merge::MergedLeaf;
+use super::{BTree, LeafFormat};
 use crate::error::{AccessError, WriteError};
-use crate::layout::{Bytes, Rejection, heir_of, kind_of, mark_freed, thaw};
+use crate::layout::{Bytes, Rejection, heir_of, kind_of, mark_freed};
 use crate::shell::handle::Local;
 use crate::step::Budget;
 
@@ -140,7 +140,7 @@ impl<A: BTree<Leaf: MergedLeaf>, V: Verbs> Local<A, V> {
     ) -> Result<Target, AccessError> {
         tracing::debug!(name: "btree.leaf.looked_after", node = %leaf, "a leaf is not what leads to it");
         // What its last holder has begun is done, or will not be.
-        let image = self.read_node_locked(meter, leaf, self.node_bytes(0)).await?;
+        let image = self.read_whole_leaf_locked(meter, leaf).await?;
         match self.low_of(&image) {
             Some((low, Rejection::Frozen)) => self.settle_frozen(meter, leaf, &low, budget).await?,
             Some((low, Rejection::Freed)) => {
@@ -166,7 +166,7 @@ impl<A: BTree<Leaf: MergedLeaf>, V: Verbs> Local<A, V> {
             return None;
         }
         let mut whole = image.to_vec();
-        thaw(&mut whole);
+        self.leaf().thaw(&mut whole);
         let low = self.leaf().fill(&whole).ok().map(|(header, _)| header.low())?;
         Some((low, rejection))
     }
@@ -199,7 +199,7 @@ impl<A: BTree<Leaf: MergedLeaf>, V: Verbs> Local<A, V> {
                     None => return Err(AccessError::corrupt(at, "it is not what leads to it")),
                 }
             }
-            let image = self.read_node_locked(meter, at, self.node_bytes(0)).await?;
+            let image = self.read_whole_leaf_locked(meter, at).await?;
             match self.low_of(&image) {
                 Some((before, Rejection::Freed)) if before < low => low = before,
                 _ => return Ok(at),
@@ -217,10 +217,9 @@ impl<A: BTree<Leaf: MergedLeaf>, V: Verbs> Local<A, V> {
         low: &Bytes,
         budget: &mut Budget,
     ) -> Result<(), AccessError> {
-        let bytes = self.node_bytes(0);
         let mut left = self.leaf_before(meter, low, budget).await?;
         loop {
-            let (held, image) = self.lock_node(meter, left, bytes).await?;
+            let (held, image) = self.lock_whole_leaf(meter, left).await?;
             let edge = self.edge_before(&image, low);
             match edge {
                 Some(Edge::Before(sibling)) => {
@@ -262,12 +261,12 @@ impl<A: BTree<Leaf: MergedLeaf>, V: Verbs> Local<A, V> {
         low: &Bytes,
         (held, edge): (Held<V>, Edge),
     ) -> Result<(), AccessError> {
-        let (left, bytes) = (held.node(), self.node_bytes(0));
+        let left = held.node();
         // Two nodes may have one lock.
-        let (own, mut image) = if self.locks.word_of(left) == self.locks.word_of(leaf) {
-            (None, self.read(meter, leaf, bytes, &mut self.budget()).await?)
+        let (own, mut image) = if self.leaf_word(left) == self.leaf_word(leaf) {
+            (None, self.read(meter, leaf, self.node_bytes(0), &mut self.budget()).await?)
         } else {
-            match self.try_lock_node(meter, leaf, bytes).await? {
+            match self.try_lock_leaf(meter, leaf).await? {
                 Some((own, image)) => (Some(own), image),
                 None => return self.unlock(meter, held).await,
             }
@@ -277,7 +276,7 @@ impl<A: BTree<Leaf: MergedLeaf>, V: Verbs> Local<A, V> {
             Fate::Left => None,
             Fate::Thawed => {
                 tracing::debug!(name: "btree.leaf.thawed", node = %leaf, "a frozen leaf is one of the tree again");
-                Some(thaw(&mut image))
+                Some(self.leaf().thaw(&mut image))
             }
             Fate::Freed => {
                 tracing::debug!(name: "btree.leaf.let_go", node = %leaf, "a frozen leaf is freed");
@@ -286,7 +285,7 @@ impl<A: BTree<Leaf: MergedLeaf>, V: Verbs> Local<A, V> {
         };
         let mut chain = Chain::with_buffer(leaf.server(), image);
         if let Some(written) = written {
-            chain.write(leaf, written);
+            self.write_leaf(&mut chain, leaf, written);
         }
         match own {
             Some(own) => {

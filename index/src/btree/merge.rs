@@ -1,6 +1,6 @@
-//! Merges of leaves: one that has become nearly empty goes into its left neighbour. For trees whose leaves are locked
-//! in the lock table, and written whole where more than an entry changes ([`MergedLeaf`]). What readers do that meet a
-//! leaf on its way out is in `freed.rs`, what becomes of its memory in `retired.rs`.
+//! Merges of leaves: one that has become nearly empty goes into its left neighbour. For trees whose leaves can be
+//! frozen, and written whole ([`MergedLeaf`]), wherever their locks are. What readers do that meet a leaf on its way
+//! out is in `freed.rs`, what becomes of its memory in `retired.rs`.
 //!
 //! A remove that leaves few pairs leaves the rest to the janitor. It takes three locks: that of the left leaf L, and
 //! then those of the right one R and of their parent P if they are free at once; it never waits while it has one. R is
@@ -12,8 +12,9 @@
 //!                                                                                            3
 //! ```
 //!
-//! 1. A frozen leaf answers for no key, neither to readers nor to writers, and it still says where it begins and ends
-//!    and what its sibling is. Only a client that has the locks of both, of R and of the leaf on its left, may end
+//! 1. A frozen leaf answers for no key, neither to readers nor to writers, whatever part of it they read, and it still
+//!    says where it begins and ends and what its sibling is. That takes one word, or all of the leaf: then it is
+//!    recorded as a release is. Only a client that has the locks of both, of R and of the leaf on its left, may end
 //!    that: so whether L has taken the keys over is settled then, also where a client died that had begun to write L,
 //!    since its lock comes with all that it had recorded. (R's lock alone tells nothing: it may be taken over before
 //!    L's is.)
@@ -43,7 +44,7 @@ use super::separator::Separator;
 use super::split::OldNode;
 use super::{BTree, LeafFormat};
 use crate::error::{AccessError, WriteError};
-use crate::layout::{Bytes, Header, InnerLayout, NodeHeader, Rejection, freeze, mark_freed};
+use crate::layout::{Bytes, Header, InnerLayout, NodeHeader, Rejection, mark_freed};
 use crate::shell::handle::Local;
 use crate::step::Budget;
 
@@ -53,7 +54,7 @@ const PAUSE_NS: u64 = 50_000;
 /// The time in ns for which a leaf is left alone whose neighbours are too full, unless it is empty.
 const LEFT_ALONE_NS: u64 = 1_000_000;
 
-/// A leaf that can be merged: its lock is in the lock table.
+/// A leaf that can be merged.
 pub trait MergedLeaf: LeafFormat {
     /// Yields fences and neighbour of a whole leaf, and counts its pairs.
     ///
@@ -61,11 +62,12 @@ pub trait MergedLeaf: LeafFormat {
     /// If it is none, or is torn.
     fn fill<'a>(&'a self, image: &'a [u8]) -> Result<(Header<'a>, usize), Rejection>;
 
-    /// Makes `image` a leaf with `header` and the pairs of both leaves.
+    /// Makes `image` a leaf with `header` and the pairs of both leaves; yields whether there is room for all of them.
     ///
     /// # Errors
     /// That of a pair that no writer leaves.
-    fn unite(&self, image: &mut [u8], header: &NodeHeader<'_>, leaves: [&[u8]; 2]) -> Result<(), Rejection>;
+    fn unite(&self, image: &mut [u8], header: &NodeHeader<'_>, leaves: [&[u8]; 2])
+    -> Result<bool, Rejection>;
 }
 
 /// Tells whether a leaf with so few pairs should be merged.
@@ -215,10 +217,9 @@ impl<A: BTree<Leaf: MergedLeaf>, V: Verbs> Local<A, V> {
         pair: Pair,
         budget: &mut Budget,
     ) -> Result<Attempt, WriteError> {
-        let bytes = self.leaf().node_bytes();
         let mut pairs = 0;
         for leaf in [pair.left, pair.right] {
-            match self.leaf().fill(&self.read(meter, leaf, bytes, budget).await?) {
+            match self.leaf().fill(&self.read(meter, leaf, self.leaf().node_bytes(), budget).await?) {
                 Ok((_, more)) => pairs += more,
                 Err(_) => return Ok(Attempt::Busy),
             }
@@ -226,54 +227,75 @@ impl<A: BTree<Leaf: MergedLeaf>, V: Verbs> Local<A, V> {
         if !fits(pairs, self.leaf().slots()) {
             return Ok(Attempt::Needless);
         }
-        let [left, right, parent] = [pair.left, pair.right, pair.parent].map(|node| self.locks.word_of(node));
+        let [left, right] = [pair.left, pair.right].map(|leaf| self.leaf_word(leaf));
+        let parent = self.locks.word_of(pair.parent);
         if left == right || right == parent || parent == left {
             tracing::debug!(name: "btree.merge.same_lock", "nodes are not merged that have one lock");
             return Ok(Attempt::Needless);
         }
-        let (held, left) = self.lock_node(meter, pair.left, bytes).await?;
-        let Some((held_right, right)) = self.try_lock_node(meter, pair.right, bytes).await? else {
+        let (held, left) = self.lock_whole_leaf(meter, pair.left).await?;
+        let Some((held_right, right)) = self.try_lock_leaf(meter, pair.right).await? else {
             self.unlock(meter, held).await?;
             return Ok(Attempt::Busy);
         };
-        let inner_bytes = self.inner().node_bytes();
-        let Some((held_parent, parent)) = self.try_lock_node(meter, pair.parent, inner_bytes).await? else {
-            self.unlock(meter, held).await?;
-            self.unlock(meter, held_right).await?;
-            return Ok(Attempt::Busy);
-        };
-        let Some(plan) = plan(self.leaf(), self.inner(), pair, (&left, &right, &parent)) else {
+        let Some((held_parent, parent)) = self.try_lock_inner(meter, pair.parent).await? else {
             self.unlock(meter, held).await?;
             self.unlock(meter, held_right).await?;
-            self.unlock(meter, held_parent).await?;
             return Ok(Attempt::Busy);
         };
-        self.merge(meter, plan, (held, left), (held_right, right), (held_parent, parent)).await?;
-        Ok(Attempt::Merged)
+        let planned = match plan(self.leaf(), self.inner(), pair, (&left, &right, &parent)) {
+            Some(plan) => self.united(&plan, pair.left, [&left, &right])?.map(|united| (plan, united)),
+            None => Err(Attempt::Busy),
+        };
+        match planned {
+            Ok((plan, united)) => {
+                self.merge(meter, plan, (held, united), (held_right, right), (held_parent, parent)).await?;
+                Ok(Attempt::Merged)
+            }
+            Err(attempt) => {
+                self.unlock(meter, held).await?;
+                self.unlock(meter, held_right).await?;
+                self.unlock(meter, held_parent).await?;
+                Ok(attempt)
+            }
+        }
     }
 
-    /// Merges two leaves that are locked, as their parent is.
+    /// Makes the image of the left leaf with the pairs of both; if there is no room for them, says so.
+    fn united(
+        &self,
+        plan: &Plan,
+        node: RemotePtr,
+        [left, right]: [&[u8]; 2],
+    ) -> Result<Result<Buf, Attempt>, AccessError> {
+        let corrupt = |rejection| AccessError::corrupt(node, rejection);
+        let mut united = self.verbs.lease(left.len());
+        let old = OldNode::of(&self.leaf().fill(left).map_err(corrupt)?.0);
+        let header = old.united(plan.high.as_deref(), plan.sibling);
+        if self.leaf().unite(&mut united, &header, [left, right]).map_err(corrupt)? {
+            return Ok(Ok(united));
+        }
+        tracing::debug!(name: "btree.merge.no_room", %node, "the pairs of two leaves have no room in one");
+        Ok(Err(Attempt::Needless))
+    }
+
+    /// Merges two leaves that are locked, as their parent is; the image of the left one has the pairs of both.
     async fn merge(
         self: &Rc<Self>,
         meter: &Meter,
         plan: Plan,
-        (held, left): (Held<V>, Buf),
-        (held_right, mut right): (Held<V>, Buf),
+        (held, united): (Held<V>, Buf),
+        (mut held_right, mut right): (Held<V>, Buf),
         (held_parent, parent): (Held<V>, Buf),
     ) -> Result<(), WriteError> {
-        let (node, freed, bytes) = (held.node(), held_right.node(), left.len());
-        let mut united = self.verbs.lease(bytes);
-        {
-            let corrupt = |rejection| AccessError::corrupt(node, rejection);
-            let (header, _) = self.leaf().fill(&left).map_err(corrupt)?;
-            let old = OldNode::of(&header);
-            let header = old.united(plan.high.as_deref(), plan.sibling);
-            self.leaf().unite(&mut united, &header, [&left, &right]).map_err(corrupt)?;
-        }
-        freeze(&mut right);
-        self.write_word_locked(meter, freed, &right).await?;
+        let (node, freed, bytes) = (held.node(), held_right.node(), united.len());
+        let marked = self.leaf().freeze(&mut right);
+        let mut chain = Chain::with_buffer(freed.server(), right);
+        self.write_leaf(&mut chain, freed, marked);
+        let frozen = held_right.write(meter, chain).await.map_err(AccessError::from)?;
+        right = frozen.expect("the leaf was in the chain's buffer");
         let mut chain = Chain::with_buffer(node.server(), united);
-        chain.write(node, 0..bytes);
+        self.write_leaf(&mut chain, node, 0..bytes);
         if let Err(error) = held.release(meter, chain, self.chains().combine).await {
             // The janitor goes on, with L's lock: R is out of the tree, or will be, or thaws when it is met.
             tracing::debug!(name: "btree.merge.unknown", %freed, %error, "a merge may have taken effect, or will");
@@ -297,34 +319,37 @@ impl<A: BTree<Leaf: MergedLeaf>, V: Verbs> Local<A, V> {
         Ok(unlinked?)
     }
 
-    /// Writes the first word of a node whose lock is held, which says of what kind it is: one round trip, and one more
-    /// for each queue pair that breaks meanwhile.
-    async fn write_word_locked(
+    /// Locks and reads a whole leaf as [`Local::lock_whole_leaf`] does, if its lock is free: for a client that holds
+    /// another one.
+    pub(super) async fn try_lock_leaf(
         &self,
         meter: &Meter,
-        node: RemotePtr,
-        image: &[u8],
-    ) -> Result<(), AccessError> {
-        let word = u64::from_le_bytes(*image.first_chunk().expect("a node has more than one word"));
-        let mut budget = self.budget();
-        let mut chain = Chain::new(node.server());
-        chain.write_word(node, word);
-        loop {
-            match self.verbs.submit(meter, chain).await {
-                Ok(_) => return Ok(()),
-                Err(failed) => chain = budget.post_again(meter, node, failed)?,
-            }
-        }
+        leaf: RemotePtr,
+    ) -> Result<Option<(Held<V>, Buf)>, AccessError> {
+        let held = match self.leaf().lock_place() {
+            Some(at) => self.locks.try_acquire_embedded(leaf, leaf.add(at as u64)).await?,
+            None => self.locks.try_acquire(leaf).await?,
+        };
+        self.try_lock_and_read(meter, held, self.leaf().node_bytes()).await
     }
 
-    /// Locks and reads a node as [`Local::lock_node`] does, if its lock is free: for a client that holds another one.
-    pub(super) async fn try_lock_node(
+    /// Locks and reads an inner node, if its lock is free.
+    async fn try_lock_inner(
         &self,
         meter: &Meter,
         node: RemotePtr,
+    ) -> Result<Option<(Held<V>, Buf)>, AccessError> {
+        let held = self.locks.try_acquire(node).await?;
+        self.try_lock_and_read(meter, held, self.inner().node_bytes()).await
+    }
+
+    async fn try_lock_and_read(
+        &self,
+        meter: &Meter,
+        held: Option<Held<V>>,
         bytes: usize,
     ) -> Result<Option<(Held<V>, Buf)>, AccessError> {
-        let Some(mut held) = self.locks.try_acquire(node).await? else { return Ok(None) };
+        let Some(mut held) = held else { return Ok(None) };
         let buf = self.verbs.lease(bytes);
         match held.lock_and_read(meter, buf, bytes, self.chains().fused).await {
             Ok(read) => Ok(Some((held, read.into_buf()))),
@@ -342,7 +367,7 @@ impl<A: BTree<Leaf: MergedLeaf>, V: Verbs> Local<A, V> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::layout::{LeafLayout, NodeVersion};
+    use crate::layout::{LeafLayout, NodeVersion, freeze};
 
     #[test]
     fn what_was_split_or_merged_is_not_merged_or_split_at_once() {

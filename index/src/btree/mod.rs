@@ -19,7 +19,9 @@
 //! | | `WRITES_NOTICED` | a scan's READ of a leaf that took less time than so many writes is beyond doubt |
 //! | | `room_for`, `build` | the first leaf of a tree, and the leaves of a bulk load |
 //! | | `view` | the pairs of a leaf in order, for scans, and how long a READ of all of it may take |
-//! | | `lock` | a check tells locks of the dead, also those within leaves |
+//! | | `freeze`, `thaw` | a leaf that is being merged answers for no key |
+//! | | `lock_place` | where the lock is within a leaf: merges take it, checks tell those of the dead |
+//! | | `TOLD_BY_ADDRESS` | whether leaves' memory is used again before caches are emptied |
 //! | | `glimpse` | a check goes on behind a leaf that cannot be read |
 //! | | `sight` | a check judges a leaf by itself; it and a repair compare its links with what others say |
 //! | | `blocks` | where pairs lie outside of leaves: bulk loads write blocks, scans and checks read them |
@@ -60,7 +62,7 @@ pub(crate) mod separator;
 pub(crate) mod split;
 mod window;
 
-use std::ops::RangeBounds;
+use std::ops::{Range, RangeBounds};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -74,9 +76,12 @@ use self::observed_node::{Depth, ObservedNode};
 use self::repair::Missing;
 use self::retired::Merges;
 use crate::error::AccessError;
-use crate::layout::{BlockFormat, BlockPtr, Glimpse, Header, InnerLayout, NodeHeader, Rejection, SlotOrder};
+use crate::layout::{
+    BlockFormat, BlockPtr, Glimpse, Header, InnerLayout, NodeHeader, Rejection, SlotOrder, freeze, thaw,
+};
 use crate::range_index::Pair;
 use crate::shell::algorithm::Algorithm;
+use crate::shell::flushes::Flushes;
 use crate::shell::handle::Local;
 use crate::step::Budget;
 
@@ -145,6 +150,11 @@ pub trait LeafFormat: Send + Sync + 'static {
     /// Counts the pairs that fit into a leaf.
     fn slots(&self) -> usize;
 
+    /// Tells whether readers conclude from the addresses of a leaf and of its neighbour, as inner nodes have them, for
+    /// which keys it answers. Then memory of a leaf is used again only when no copy of an inner node has its address;
+    /// by default when its parent has not (`retired.rs`).
+    const TOLD_BY_ADDRESS: bool = false;
+
     /// Counts the bytes of a leaf that a writer READs at least, under its lock, before it WRITEs.
     fn writer_reads(&self) -> usize;
 
@@ -182,10 +192,27 @@ pub trait LeafFormat: Send + Sync + 'static {
     /// If there is no leaf.
     fn glimpse(&self, line: &[u8]) -> Result<Glimpse, Rejection>;
 
-    /// Yields the place of a lock within the leaf, in bytes of it, and the word there if it is held. By default leaves
-    /// have none.
-    fn lock(&self, _image: &[u8]) -> Option<(usize, LockWord)> {
+    /// Marks a whole leaf as frozen; yields the bytes to send. By default one word, which all readers look at first.
+    fn freeze(&self, image: &mut [u8]) -> Range<usize> {
+        freeze(image)
+    }
+
+    /// Makes a leaf of one that is frozen or freed, which has all else that it had before; yields the bytes to send.
+    /// One that is torn stays so.
+    fn thaw(&self, image: &mut [u8]) -> Range<usize> {
+        thaw(image)
+    }
+
+    /// Yields the place of a lock within the leaf, in bytes of it. By default it is in the lock table.
+    fn lock_place(&self) -> Option<usize> {
         None
+    }
+
+    /// Yields the place of a lock within the leaf, and the word there if it is held.
+    fn lock(&self, image: &[u8]) -> Option<(usize, LockWord)> {
+        let at = self.lock_place()?;
+        let word = u64::from_le_bytes(image[at..at + 8].try_into().expect("eight bytes"));
+        LockWord::from_bits(word).map(|word| (at, word))
     }
 
     /// Judges a leaf by itself, and yields its links.
@@ -245,6 +272,7 @@ pub struct NodeState<L> {
     leaf: L,
     inner: InnerLayout,
     cache: Arc<NodeCache>,
+    flushes: Flushes,
 }
 
 /// State of one shard: its view of the cache, the separators that it has found missing, its merges.
@@ -256,7 +284,7 @@ pub struct ShardState {
 
 impl<L> NodeState<L> {
     pub(crate) fn new(leaf: L, inner: InnerLayout, cache: CacheConfig) -> Self {
-        NodeState { leaf, inner, cache: NodeCache::new(cache) }
+        NodeState { leaf, inner, cache: NodeCache::new(cache), flushes: Flushes::default() }
     }
 
     pub(crate) fn shard(&self) -> ShardState {
@@ -293,13 +321,20 @@ impl<A: BTree, V: Verbs> Local<A, V> {
         &A::node(&self.shared.state).inner
     }
 
+    /// Yields the cache, emptied since the last flush where it may lead to memory that is used again.
     #[inline]
     fn cache(&self) -> &NodeCache {
-        &A::node(&self.shared.state).cache
+        let NodeState { cache, flushes, .. } = A::node(&self.shared.state);
+        if A::Leaf::TOLD_BY_ADDRESS {
+            flushes.keep_up(self.verbs.pins().flushed(), || cache.clear());
+        }
+        cache
     }
 
+    /// Yields this shard's reader of the cache, which is emptied since then, too.
     #[inline]
     fn reader(&self) -> &CacheReader {
+        self.cache();
         &A::shard(&self.state).reader
     }
 

@@ -19,6 +19,10 @@
 //!
 //! The new leaf has a version behind all that were written at this address: what a READ brings of two is torn.
 //!
+//! Where readers conclude from addresses ([`LeafFormat::TOLD_BY_ADDRESS`]), even a leaf that is alive would mislead a
+//! client with an old copy. So there memory waits for the caches to be emptied as well (`Local::cache`), and is any
+//! node's then: nothing of this file is for the leaf that a split makes of it.
+//!
 //! Between a merge and that, all operations end that may still put the leaf's separator in (`merge.rs`), and then its
 //! parent is asked whether one has: so no inner node leads to what is used again, only copies of older ones.
 
@@ -168,6 +172,9 @@ impl<A: BTree<Leaf: MergedLeaf>, V: Verbs> Local<A, V> {
             let separator = Self::leaf_separator(&retired.low, retired.node);
             let found = self.take_out(&Meter::default(), &separator, &mut self.budget()).await;
             match found {
+                Ok(TakenOut::Before) if A::Leaf::TOLD_BY_ADDRESS => {
+                    self.allocator.flush_kept(retired.node, bytes);
+                }
                 Ok(TakenOut::Before) => self.allocator.free_kept(retired.node, bytes),
                 Ok(TakenOut::Not) => {
                     tracing::debug!(name: "btree.retired.first", node = %retired.node, "a freed leaf stays linked");
@@ -198,10 +205,10 @@ impl<A: BTree<Leaf: MergedLeaf>, V: Verbs> Local<A, V> {
             let (tree, node, version) = (Rc::clone(self), memory.at, NodeVersion::default());
             let mut again = Again { tree, node, held: None, version, is_published: false };
             // Where the lock is taken, or the server does not answer, other memory will do.
-            let image = if self.locks.word_of(node) == self.locks.word_of(left) {
+            let image = if self.leaf_word(node) == self.leaf_word(left) {
                 self.read(meter, node, bytes, &mut self.budget()).await.ok()
             } else {
-                let locked = self.try_lock_node(meter, node, bytes).await.ok().flatten();
+                let locked = self.try_lock_leaf(meter, node).await.ok().flatten();
                 locked.map(|(own, image)| {
                     again.held = Some(own);
                     image

@@ -1,10 +1,9 @@
 //! CHIME's leaves for the levels above: how they are built, what a scan takes of one, and what a check sees in it.
 //! Pure; the format itself is [`crate::layout::hopscotch`]'s.
 
-use std::ops::RangeBounds;
+use std::ops::{Range, RangeBounds};
 
-use farwood_lock::LockWord;
-
+use crate::btree::merge::MergedLeaf;
 use crate::btree::observed_node::{Depth, ObservedNode};
 use crate::btree::{LeafFormat, WholeLeaf};
 use crate::check::Broken;
@@ -18,6 +17,7 @@ impl LeafFormat for HopLayout {
     type View<'a> = HopView<'a>;
 
     const WRITES_NOTICED: u32 = EntryVersion::COUNT;
+    const TOLD_BY_ADDRESS: bool = true;
 
     #[inline]
     fn node_bytes(&self) -> usize {
@@ -58,10 +58,16 @@ impl LeafFormat for HopLayout {
         glimpse(line)
     }
 
-    fn lock(&self, image: &[u8]) -> Option<(usize, LockWord)> {
-        let at = self.lock_at();
-        let word = u64::from_le_bytes(image[at..at + 8].try_into().expect("eight bytes"));
-        LockWord::from_bits(word).map(|word| (at, word))
+    fn freeze(&self, image: &mut [u8]) -> Range<usize> {
+        HopLayout::freeze(self, image)
+    }
+
+    fn thaw(&self, image: &mut [u8]) -> Range<usize> {
+        HopLayout::thaw(self, image)
+    }
+
+    fn lock_place(&self) -> Option<usize> {
+        Some(self.lock_at())
     }
 
     fn sight(&self, image: &[u8], depth: Depth) -> Result<ObservedNode, Rejection> {
@@ -108,6 +114,22 @@ impl LeafFormat for HopLayout {
     }
 }
 
+impl MergedLeaf for HopLayout {
+    fn fill<'a>(&'a self, image: &'a [u8]) -> Result<(Header<'a>, usize), Rejection> {
+        let leaf = HopLayout::view(self, image)?;
+        Ok((*leaf.header(), leaf.present().count()))
+    }
+
+    fn unite(
+        &self,
+        image: &mut [u8],
+        header: &NodeHeader<'_>,
+        leaves: [&[u8]; 2],
+    ) -> Result<bool, Rejection> {
+        HopLayout::unite(self, image, header, leaves)
+    }
+}
+
 impl WholeLeaf for HopView<'_> {
     fn header(&self) -> &Header<'_> {
         HopView::header(self)
@@ -139,6 +161,7 @@ impl WholeLeaf for HopView<'_> {
 
 #[cfg(test)]
 mod tests {
+    use farwood_lock::LockWord;
     use farwood_runtime::RemotePtr;
 
     use super::*;

@@ -18,12 +18,23 @@
 //! ```
 //!
 //! A key that is not in it is absent if the leaf answers for it: its sibling is the one that the parent has behind it,
-//! and leaves are not merged, so it was not split since. If the parent does not say, or says something else, the fences
-//! tell, in a READ of the header with the neighbourhood.
+//! which still begins where it did then, so this one ends there. For an address is one leaf's for as long as any copy
+//! of a parent has it, and a leaf's low fence never changes; one that was merged answers for nothing. If the parent
+//! does not say, or says something else, the fences tell, in a READ of the header with the neighbourhood.
+//!
+//! ```text
+//!   merged, memory used at once    A ─> C ─> D    C goes into A    A is split elsewhere: A' ─> C' ─> D
+//!   client with the parent of then                       A has the sibling C: "a key of C' is in A, or absent"
+//! ```
+//!
+//! The entry of a hotspot is believed alone. It is in the leaf as long as it is present: a merge takes that from all
+//! entries before the keys are the other leaf's.
 //!
 //! And only if no two writes of the leaf lie within the READ ([`HopLayout::lookup`]). After a READ that took longer the
 //! client reads again: if all versions are those of before, and no entry was written so often meanwhile that its
 //! version came back, then what both have read was there between them.
+
+use std::rc::Rc;
 
 use farwood_runtime::{Chain, Completion, Failed, Meter, RemotePtr, Verbs};
 
@@ -32,7 +43,7 @@ use crate::btree::descend::{RightEdge, Target};
 use crate::btree::node::RETRIES_BEFORE_LOCK;
 use crate::error::AccessError;
 use crate::layout::hopscotch::{HopFound, HopLayout, Neighbourhood, Versions, WRITES_THAT_HIDE};
-use crate::layout::{EntryVersion, LineRanges, Malformed, Position, Rejection};
+use crate::layout::{EntryVersion, LineRanges, Malformed, Position, Rejection, kind_of};
 use crate::step::{Budget, SlowReads, Step};
 use crate::value::Value;
 
@@ -98,14 +109,28 @@ impl Seen {
 }
 
 impl<V: Verbs> Tree<V> {
-    pub(super) async fn lookup(&self, meter: &Meter, key: &[u8]) -> Result<Option<Value>, AccessError> {
-        let mut budget = self.budget();
-        let Some(mut at) = self.locate_leaf(meter, key, &mut budget).await? else { return Ok(None) };
-        let (layout, hash) = (self.leaf(), HopLayout::hash(key));
-        let home = layout.home_of_hash(hash);
-        if let Some(value) = self.speculate(meter, key, hash, at.ptr, &mut budget).await? {
-            return Ok(Some(value));
+    pub(super) async fn lookup(
+        self: &Rc<Self>,
+        meter: &Meter,
+        key: &[u8],
+    ) -> Result<Option<Value>, AccessError> {
+        let (mut budget, hash) = (self.budget(), HopLayout::hash(key));
+        let Some(at) = self.locate_leaf(meter, key, &mut budget).await? else { return Ok(None) };
+        match self.speculate(meter, key, hash, at.ptr, &mut budget).await? {
+            Some(value) => Ok(Some(value)),
+            None => self.lookup_from(meter, (key, hash), at, budget).await,
         }
+    }
+
+    /// Looks a key with that hash up in neighbourhoods, from the leaf `at` on.
+    async fn lookup_from(
+        self: &Rc<Self>,
+        meter: &Meter,
+        (key, hash): (&[u8], u64),
+        mut at: Target,
+        mut budget: Budget,
+    ) -> Result<Option<Value>, AccessError> {
+        let (layout, home) = (self.leaf(), self.leaf().home_of_hash(hash));
         let (mut slow, mut rereads, mut before, mut in_doubt) = (SlowReads::default(), 0, None, false);
         let without_it = loop {
             let has_header = in_doubt || self.needs_header(&at);
@@ -167,25 +192,49 @@ impl<V: Verbs> Tree<V> {
         Ok(None)
     }
 
-    /// Goes down from the root again, after a leaf that should answer for `key` turned out to be another one.
+    /// Goes down from the root again, after a leaf that should answer for `key` turned out to be another one; or on
+    /// from there, if it is being merged, or was.
     pub(super) async fn begin_anew(
-        &self,
+        self: &Rc<Self>,
         meter: &Meter,
         key: &[u8],
         at: Target,
         last: Option<Rejection>,
         budget: &mut Budget,
     ) -> Result<Target, AccessError> {
+        if let Some(Rejection::Freed | Rejection::Frozen) = last {
+            return self.leave_gone(meter, key, at, budget).await;
+        }
         budget.spend(meter, at.ptr, last)?;
         self.invalidate_cached(at, key);
         let root = self.restart(meter, at.ptr).await?;
         self.descend(meter, key, 0, root, budget).await
     }
 
+    /// Goes on from a leaf that a replica says is frozen or freed: which of them, and what has its keys, is in the
+    /// header. One round trip for that.
+    #[cold]
+    async fn leave_gone(
+        self: &Rc<Self>,
+        meter: &Meter,
+        key: &[u8],
+        at: Target,
+        budget: &mut Budget,
+    ) -> Result<Target, AccessError> {
+        let image = self.read(meter, at.ptr, self.leaf().node_bytes(), budget).await?;
+        match kind_of(&image) {
+            Err(gone @ (Rejection::Freed | Rejection::Frozen)) => {
+                Box::pin(self.leave_freed(meter, key, at, (&image, gone), budget)).await
+            }
+            // It has thawed.
+            _ => budget.spend(meter, at.ptr, Some(Rejection::Frozen)).map(|()| at),
+        }
+    }
+
     /// Looks a key up under the leaf's lock, so that what is read cannot be torn.
     #[cold]
     async fn lookup_locked(
-        &self,
+        self: &Rc<Self>,
         meter: &Meter,
         key: &[u8],
         mut at: Target,
@@ -216,9 +265,7 @@ impl<V: Verbs> Tree<V> {
                     at = self.move_right(meter, key, at, edge, &mut budget).await?;
                 }
                 Verdict::Go(Step::Reread(last) | Step::Restart(last)) => {
-                    budget.spend(meter, at.ptr, last)?;
-                    let root = self.restart(meter, at.ptr).await?;
-                    at = self.descend(meter, key, 0, root, &mut budget).await?;
+                    at = self.begin_anew(meter, key, at, last, &mut budget).await?;
                 }
                 Verdict::PerhapsAbsent | Verdict::Doubt | Verdict::Go(Step::Done(())) => {
                     unreachable!("the fences were read, under the lock")

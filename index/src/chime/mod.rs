@@ -52,8 +52,8 @@
 //! - *split*: all keys of the leaf are read from their blocks, in one round trip. Blocks stay where they are.
 //! - *bulk load*: blocks lie on their leaf's server. *Check*: every block is read, and has the key of its fingerprint.
 //!
-//! Blocks that were outgrown, or whose key was removed, stay allocated until the tree is dropped, as SMART's leaves do;
-//! so does one on another server than its leaf when its value is updated (`write.rs` says why). `layout/block.rs` has
+//! Blocks that were outgrown, or whose key was removed, are retired; so is one on another server than its leaf when its
+//! value is updated (`write.rs` says why). A merge of leaves moves what leads to them. `layout/block.rs` has
 //! the bytes, `block.rs` the operations, `btree/blocks.rs` what reads many of them. Gets of indirect trees do not
 //! speculate: a hotspot names a slot and not a block, so it would save bytes and no round trip.
 //!
@@ -78,10 +78,17 @@
 //!
 //! Versions have 8 bits (nodes) and 5 (entries) in place of 4 and are bounded in time. A scan reads whole leaves: which
 //! entries it wants cannot be told before, except by enumerating keys, which integers allow and strings do not. The
-//! fingerprint of a long key is a hash of all of it, not its first 8 bytes, which many strings share. Merging
-//! of leaves and reclamation of nodes are not in this release, so an emptied leaf stays. Hop bits do not count for the
-//! version of their home's entry: readers compare them with the keys, and an entry with two versions is one that a dead
-//! writer has half written (`layout/hopscotch/mend.rs`).
+//! fingerprint of a long key is a hash of all of it, not its first 8 bytes, which many strings share. Hop bits do not
+//! count for the version of their home's entry: readers compare them with the keys, and an entry with two versions is
+//! one that a dead writer has half written (`layout/hopscotch/mend.rs`). Of merges the paper says nothing.
+//!
+//! # Merges
+//!
+//! A remove that leaves few keys, as the vacancy word says, has its leaf merged into the one before
+//! ([`crate::btree::merge`]): a leaf that is being merged, or was, says so in each part that is read alone
+//! (`layout/hopscotch/frozen.rs`). An operation that meets such a replica reads the whole leaf, to know which of the
+//! two it is and where its keys are: a round trip, and from there on it goes as one of Sherman's. Because readers
+//! conclude from addresses (`lookup.rs`), its memory waits for a flush of all caches that may lead there.
 
 mod block;
 mod config;
@@ -104,14 +111,16 @@ use farwood_runtime::{Buf, Meter, RemotePtr, ServerInfo, Verbs};
 use self::config::PersistedConfig;
 pub use self::config::{Geometry, Techniques};
 use crate::btree::blocks::Outside;
+use crate::btree::descend::Target;
 use crate::btree::{self, BTree, Chains};
 use crate::check::{AtRest, CheckReport};
 use crate::error::{AccessError, LoadError, OpenError, WriteError};
 use crate::layout::hopscotch::HopLayout;
-use crate::layout::{Bytes, LineRanges};
+use crate::layout::{Bytes, LineRanges, Rejection};
 use crate::range_index::Scan;
 use crate::shell::algorithm::{Algorithm, Trial};
 use crate::shell::handle::{Index, Local};
+use crate::step::Budget;
 use crate::value::Value;
 use crate::write_op::WriteOp;
 
@@ -206,19 +215,36 @@ impl BTree for ChimeAlgorithm {
         tree.unlock(meter, held).await?;
         Ok((image, outside))
     }
+
+    async fn leave_freed<V: Verbs>(
+        tree: &Rc<Tree<V>>,
+        meter: &Meter,
+        key: &[u8],
+        at: Target,
+        seen: (&[u8], Rejection),
+        budget: &mut Budget,
+    ) -> Result<Target, AccessError> {
+        tree.leave_freed(meter, key, at, seen, budget).await
+    }
 }
 
 impl Algorithm for ChimeAlgorithm {
     const KIND: &'static str = "chime";
     const TRIAL: Trial = Trial {
         rare_paths: &[
+            "alloc.flushed",
             "alloc.reclaimed",
             "alloc.retired",
             "alloc.reused",
             "btree.inner.right",
             "btree.inner.split",
             "btree.leaf.far_right",
+            "btree.leaf.freed",
+            "btree.leaf.frozen",
+            "btree.leaf.merged",
             "btree.leaf.right",
+            "btree.merge.busy",
+            "btree.merge.no_room",
             "btree.read.locked",
             "btree.read.slow",
             "btree.root.grown",
@@ -229,6 +255,7 @@ impl Algorithm for ChimeAlgorithm {
             "btree.separator.repaired",
             "btree.split.unknown",
             "cache.evicted",
+            "cache.flushed",
             "chime.block.grown",
             "chime.block.torn",
             "chime.insert.hops",
@@ -244,7 +271,7 @@ impl Algorithm for ChimeAlgorithm {
             "lock.redo.unreached",
             "sim.read.overtaken",
         ],
-        takeover_paths: &["lock.recovery.mended"],
+        takeover_paths: &["btree.leaf.looked_after", "lock.recovery.mended"],
         cache_bytes: &[600, 1_000, 2_000, 4_000, 1 << 20, 1 << 20],
         height_min: 5,
         // Of a table in which a key has few places, and of a leaf that is split at a key out of few.
@@ -363,6 +390,10 @@ impl Algorithm for ChimeAlgorithm {
         op: WriteOp<'_>,
     ) -> impl Future<Output = Result<bool, WriteError>> {
         local.write(meter, key, op)
+    }
+
+    fn look_after_memory<V: Verbs>(local: &Tree<V>) {
+        local.look_after_retired();
     }
 
     fn scan<V: Verbs>(local: Rc<Tree<V>>, range: (Bound<Bytes>, Bound<Bytes>), limit: Option<usize>) -> Scan {

@@ -46,6 +46,7 @@ impl<V: Verbs> Tree<V> {
             }
         };
         tracing::debug!(name: "chime.leaf.split", %node, "a leaf is split");
+        self.look_after_retired();
         let bytes = layout.node_bytes();
         let mut sibling = match self.new_node(bytes).await {
             Ok(sibling) => sibling,

@@ -282,13 +282,16 @@ impl<V: Verbs> Tree<V> {
             match foresee_death(layout, &mut held, step) {
                 Step::Done(Plan::Patch(patch, slot)) => {
                     let leaf = at.ptr;
+                    // The words come with the lock that a remove takes.
+                    let left = (op == WriteOp::Remove).then(|| layout.vacancy(&image).taken(layout.ring()));
                     let pair = (key, op.value());
                     let chain = self.begin_write_back(meter, leaf, image, block, pair).await?;
                     let before = before.map(|before| self.leave_behind(before));
                     self.write_back(meter, held, chain, patch, &parts).await?;
                     before.into_iter().for_each(OldBlock::retire);
-                    if op != WriteOp::Remove {
-                        self.note_hotspot(leaf, hash, slot);
+                    match left {
+                        Some(pairs) => self.note_removed(leaf, key, pairs),
+                        None => self.note_hotspot(leaf, hash, slot),
                     }
                     return Ok(true);
                 }
@@ -424,12 +427,6 @@ impl<V: Verbs> Tree<V> {
         let buf = self.verbs.lease(self.leaf().node_bytes());
         let read = held.lock_and_read_parts(meter, buf, parts, self.techniques.fused).await?;
         Ok((held, read.into_buf()))
-    }
-
-    /// Waits for the local lock of a leaf.
-    pub(super) async fn acquire_leaf(&self, meter: &Meter, leaf: RemotePtr) -> Result<Held<V>, AccessError> {
-        let word = leaf.add(self.leaf().lock_at() as u64);
-        Ok(self.locks.acquire_embedded(meter, leaf, word).await?)
     }
 
     /// Reads parts of a leaf into its image, under its lock. One round trip.

@@ -44,7 +44,7 @@ pub(super) const LEAF: u8 = 0xA7;
 const INNER: u8 = 0xB9;
 const FREED: u8 = 0xDE;
 /// The byte of a leaf that is whole, and that is being taken out of its tree or put into it.
-const FROZEN: u8 = 0xC5;
+pub(super) const FROZEN: u8 = 0xC5;
 
 impl Kind {
     const fn to_byte(self) -> u8 {

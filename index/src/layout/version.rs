@@ -179,6 +179,14 @@ pub fn bump_node_version(image: &mut [u8]) -> NodeVersion {
     version
 }
 
+/// Increments the node version of each line by itself: lines that have different ones still do.
+pub(super) fn bump_lines(image: &mut [u8]) {
+    for line in 0..image.len() / LINE_BYTES {
+        let word = control_word(image, line) & !NODE_MASK | line_version(image, line).next().0;
+        set_control_word(image, line, word);
+    }
+}
+
 /// Yields the entry version that the control word of line `line` carries.
 #[inline]
 pub(super) fn entry_version(image: &[u8], line: usize) -> EntryVersion {

@@ -83,11 +83,11 @@ impl MergedLeaf for LeafLayout {
         image: &mut [u8],
         header: &NodeHeader<'_>,
         [left, right]: [&[u8]; 2],
-    ) -> Result<(), Rejection> {
+    ) -> Result<bool, Rejection> {
         let mut pairs = self.view(left)?.sorted_pairs()?;
         pairs.extend(self.view(right)?.sorted_pairs()?);
         LeafLayout::build(self, image, header, pairs.iter().map(|(key, value)| (&key[..], &value[..])));
-        Ok(())
+        Ok(true)
     }
 }
 

@@ -35,7 +35,7 @@ use crate::word::{Claim, LockWord, WORD_BYTES};
 type Patches = SmallVec<[Patch; 8]>;
 
 /// The intent of a release.
-pub(super) enum Record {
+enum Record {
     /// None, since the release leaves no node torn, or the word promises none.
     Needless,
     /// One of which nothing can be said, but that the node may be torn: it goes ahead, in a chain of its own.
@@ -95,10 +95,29 @@ impl<V: Verbs> Held<V> {
         Ok(())
     }
 
+    /// Sees to it that a release which may leave the node torn has an intent, or that it is known to have none; yields
+    /// whether it is in the chain, whose content is as [`Held::record`] has it. A round trip if nothing can be said.
+    pub(super) async fn record_or_say(
+        &self,
+        meter: &Meter,
+        chain: &mut Chain,
+        claim: Claim,
+        behind: Option<&Range<usize>>,
+    ) -> Result<bool, FabricError> {
+        Ok(match self.record(chain, claim, behind) {
+            Record::Needless => false,
+            Record::Unsayable => {
+                Box::pin(self.record_nothing(meter, claim)).await?;
+                false
+            }
+            Record::Whole => true,
+        })
+    }
+
     /// Adds the intent of a release to its chain, if it needs one. `chain` has all WRITEs but the unlock, and what is
     /// behind the word in its buffer ([`Held::with_words_behind`]).
     #[inline(never)]
-    pub(super) fn record(&self, chain: &mut Chain, claim: Claim, behind: Option<&Range<usize>>) -> Record {
+    fn record(&self, chain: &mut Chain, claim: Claim, behind: Option<&Range<usize>>) -> Record {
         let (prefix, node) = chain.verbs().split_at(usize::from(self.unpublished).min(chain.verbs().len()));
         // The usual case, without a list: few WRITEs, none of which can be torn.
         let is_single = behind.is_none() && (self.has_whole_steps || node.len() < 2);
@@ -228,7 +247,7 @@ impl<V: Verbs> Held<V> {
 
     /// Says in the slot that the node may be torn: for a release with a verb that no intent can say. One round trip.
     #[cold]
-    pub(super) async fn record_nothing(&self, meter: &Meter, claim: Claim) -> Result<(), FabricError> {
+    async fn record_nothing(&self, meter: &Meter, claim: Claim) -> Result<(), FabricError> {
         let Some(slot) = self.slot.as_ref().filter(|_| claim.word.keeps_intents()) else { return Ok(()) };
         let mut buf = self.table.verbs.lease(UNRECORDED_BYTES);
         let under = Under { lock: self.lock, word: claim.word, vacant: claim.vacant, copies: 0 };

@@ -35,7 +35,36 @@ impl<V: Verbs> LockTable<V> {
     /// # Errors
     /// [`LockError::ShardEnded`], as [`LockTable::acquire`].
     pub async fn try_acquire(&self, node: RemotePtr) -> Result<Option<Held<V>>, LockError> {
-        let (table, lock) = (&self.0, self.word_of(node));
+        self.try_word(node, self.word_of(node)).await
+    }
+
+    /// Takes the local lock of `node` as [`LockTable::try_acquire`] does, where the global one is `word`, a part of the
+    /// node ([`LockTable::acquire_embedded`]).
+    ///
+    /// ```
+    /// # farwood_doctest::locks!(|shard, locks, node, meter| {
+    /// let held = locks.try_acquire_embedded(node, node.add(56)).await?.expect("it is free");
+    /// assert!(locks.try_acquire_embedded(node, node.add(56)).await?.is_none());
+    /// held.release(&meter, Chain::new(node.server()), true).await?;
+    /// # });
+    /// ```
+    ///
+    /// # Errors
+    /// As [`LockTable::try_acquire`].
+    ///
+    /// # Panics
+    /// If `word` is not on the node's server.
+    pub async fn try_acquire_embedded(
+        &self,
+        node: RemotePtr,
+        word: RemotePtr,
+    ) -> Result<Option<Held<V>>, LockError> {
+        assert_eq!(word.server(), node.server(), "a node's lock is on the node's server");
+        self.try_word(node, word).await
+    }
+
+    async fn try_word(&self, node: RemotePtr, lock: RemotePtr) -> Result<Option<Held<V>>, LockError> {
+        let table = &self.0;
         let once = |mut held: Held<V>| {
             held.tries_once = true;
             Some(held)

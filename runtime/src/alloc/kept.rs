@@ -3,7 +3,8 @@
 //! their bytes are counted, and free ones are kept.
 //!
 //! ```text
-//!   in use ──retire_kept──> waits for an epoch, the index looks ──free_kept──> free, for nodes of the kind
+//!   in use ──retire_kept──> waits for an epoch, the index looks ──┬─free_kept──> free, for nodes of the kind
+//!                                                                 └─flush_kept─> waits for a flush, free for all
 //! ```
 
 use super::{NODE_ALIGN, NodeAllocator, OfKind};
@@ -50,6 +51,30 @@ impl NodeAllocator {
         let mut state = self.state.borrow_mut();
         state.free_retired(node, bytes);
         state.give_back_of_kind(node, bytes, None);
+    }
+
+    /// Takes a node back that was retired, to which caches alone may lead, as the index has found: it waits for a
+    /// flush, as [`NodeAllocator::retire_cached`] has it.
+    ///
+    /// ```
+    /// # use farwood_runtime::*;
+    /// # on_one_shard(async |shard| {
+    /// # let (control, pins) = (shard.control().clone(), shard.pins().clone());
+    /// # let nodes = NodeAllocator::new(control, IndexId(1), 0, pins);
+    /// let node = nodes.allocate(64 << 10).await?;
+    /// nodes.retire_kept(node, 64 << 10);
+    /// // Later:
+    /// nodes.flush_kept(node, 64 << 10);
+    /// while nodes.books().reclaimed_bytes == 0 {
+    ///     shard.control().want_epoch();
+    ///     shard.pause(1_000).await;
+    ///     nodes.reclaim();
+    /// }
+    /// assert!(shard.pins().flushed() > 0 && nodes.books().retired_bytes == 0);
+    /// # Ok(()) }).unwrap();
+    /// ```
+    pub fn flush_kept(&self, node: RemotePtr, bytes: u64) {
+        self.wait_for_flush(node, bytes.next_multiple_of(NODE_ALIGN));
     }
 
     /// Takes memory that a node of a kind and this size had before, on `server` if there is some, else on any other

@@ -17,6 +17,8 @@
 //! client was told of the insert, the remove is done, and a key that hops is in its old slot as well. An *update* must
 //! be recorded: its entry would go, too.
 //!
+//! A leaf that is frozen or freed is left as it is: those who write to it have recorded that.
+//!
 //! The entry that goes gets a version behind all that its lines have. So if its taker dies in the middle as well, that
 //! shows, and no reader takes a line of the dead writer, with one of the next entry, for a whole one:
 //!
@@ -54,6 +56,9 @@ impl HopLayout {
     /// # Errors
     /// If no such write leaves such a leaf.
     pub fn mend(&self, image: &mut [u8]) -> Result<Patch, Rejection> {
+        if Self::is_gone(image) {
+            return Ok(Patch::new());
+        }
         let version = ShortVersion::of(self.view(image)?.header().node_version());
         if !version::node_versions_agree(image) {
             return Err(Rejection::Torn);

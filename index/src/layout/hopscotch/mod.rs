@@ -46,18 +46,22 @@
 //! The *sum* is the XOR of the hashes of all keys. Hops do not change it. A reader of the whole leaf that sees the keys
 //! whose sum it reads sees all keys that were there when it read the sum, however many have hopped meanwhile.
 //!
+//! A leaf that is merged is *frozen*, in all of its replicas and entries (`frozen.rs`).
+//!
 //! Hop bits, vacancies and sum follow from the entries. So a writer that has died while it brought a key, or took one
 //! away, needs no record of that: the leaf is mended (`mend.rs`).
 //!
 //! This module does not know locks, nor why clients write.
 
 mod entry;
+mod frozen;
 mod lookup;
 mod mend;
 mod patch;
 mod ring;
 #[cfg(test)]
 mod tests;
+mod unite;
 mod vacancy;
 mod view;
 

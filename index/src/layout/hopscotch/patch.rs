@@ -13,7 +13,7 @@ use super::entry::{KEY_SHORT, PRESENT, ShortVersion, VALUE_SHORT};
 use super::{HEAD_BYTES, HopLayout, Placement, Vacancy};
 
 /// Slots of a leaf that a write changes.
-type Slots = SmallVec<[usize; 8]>;
+pub(super) type Slots = SmallVec<[usize; 8]>;
 
 impl HopLayout {
     /// Makes `image`, whatever it held, a leaf with `header` (of level 0) and as many of `pairs` as there is room for
@@ -167,6 +167,17 @@ impl HopLayout {
     /// # });
     /// ```
     pub fn insert(&self, image: &mut [u8], placement: &Placement, key: &[u8], value: &[u8]) -> Patch {
+        let (mut entries, mut homes) = self.make_room(image, placement);
+        let hash = Self::hash(key);
+        self.store(image, placement.slot, key, value);
+        self.add_key(image, placement.slot, hash);
+        entries.push(placement.slot);
+        homes.push(self.home_of_hash(hash));
+        self.write_of(image, placement.begin, entries, &homes)
+    }
+
+    /// Moves the keys that hop for a new one; yields the slots that have changed, and the homes of these keys.
+    pub(super) fn make_room(&self, image: &mut [u8], placement: &Placement) -> (Slots, Slots) {
         let (mut entries, mut homes) = (Slots::new(), Slots::new());
         for hop in &placement.hops {
             let owner = self.home_of(image, hop.from).expect("the hops were planned on this image");
@@ -176,13 +187,13 @@ impl HopLayout {
             entries.extend([hop.from, hop.to]);
             homes.push(owner);
         }
-        let hash = Self::hash(key);
-        self.store(image, placement.slot, key, value);
+        (entries, homes)
+    }
+
+    /// Notes the new key in `slot` in the sum, and in the bits of its home.
+    pub(super) fn add_key(&self, image: &mut [u8], slot: usize, hash: u64) {
         self.add_to_sum(image, hash);
-        self.flip_hop(image, self.home_of_hash(hash), placement.slot);
-        entries.push(placement.slot);
-        homes.push(self.home_of_hash(hash));
-        self.write_of(image, placement.begin, entries, &homes)
+        self.flip_hop(image, self.home_of_hash(hash), slot);
     }
 
     /// Yields the bytes to send before those of an insert with hops, so that its leaf can be mended

@@ -68,6 +68,20 @@ impl Vacancy {
         Vacancy(bits)
     }
 
+    /// Counts the slots that are taken: all of them if each has a bit of its own, else at least so many.
+    ///
+    /// ```
+    /// # farwood_doctest::hop_leaf!(|layout, image| {
+    /// assert_eq!(layout.vacancy(&image).taken(layout.ring()), 2);
+    /// # });
+    /// ```
+    pub fn taken(self, ring: Ring) -> usize {
+        if ring.slots <= BITS {
+            return ring.slots.saturating_sub(self.0.count_ones() as usize);
+        }
+        (0..ring.slots).filter(|slot| self.0 >> group_of(ring, *slot) & 1 == 0).count()
+    }
+
     /// Counts the slots from `home` on that have a vacancy among them if their first `full` have none. None if there is
     /// no other vacancy. As right as the word is.
     ///
