@@ -39,6 +39,8 @@ pub struct MemoryReport {
     pub chunk_bytes: u64,
     /// Bytes of them that were given back, and are handed out again first.
     pub rest_bytes: u64,
+    /// Extents of these: rests of chunks, and free nodes.
+    pub rests: Extents,
     /// Extents that the index reaches: its nodes, blocks, pages for intents.
     pub reached: Extents,
     /// Bytes that it does not reach. Shards that work on the index have some: what they have not used of their chunks,
@@ -86,6 +88,7 @@ pub(crate) fn balance(
     let report = MemoryReport {
         chunk_bytes: used.bytes() + rests.bytes(),
         rest_bytes: rests.bytes(),
+        rests,
         reached,
         unreached_bytes: sum(&large) + sum(&small),
         too_small_bytes: sum(&small),

@@ -16,15 +16,19 @@
 //! some the index says when they are free (`kept.rs`). Other nodes wait for all caches to be emptied first
 //! ([`NodeAllocator::retire_cached`]), and are asked no questions then.
 //!
-//! Memory that was never handed out goes back to its server when the allocator is dropped: a process that lives for one
-//! node costs no whole chunk.
+//! Free nodes of which a shard has many go to the server that they lie on, and so to other shards (`given.rs`). When
+//! the allocator is dropped, all of them do, and what it has not used of its chunks: a process that lives for one node
+//! costs no whole chunk.
 //!
-//! A request for a chunk belongs to the allocator, not to the client that made it. All clients that need memory
-//! meanwhile wait for its answer, and any of them continues with it: a client that is dropped, or that its task leaves
-//! unpolled, keeps none of them waiting. Else a thousand clients that give up in time would take a thousand chunks.
+//! A request for memory (`request.rs`) belongs to the allocator, not to the client that made it. All clients that need
+//! memory meanwhile wait for its answer, and any of them continues with it: a client that is dropped, or that its task
+//! leaves unpolled, keeps none of them waiting. Else a thousand clients that give up in time would take a thousand
+//! chunks.
 
 mod awaited;
+mod given;
 mod kept;
+mod request;
 mod search;
 
 use std::cell::RefCell;
@@ -33,12 +37,12 @@ use std::ops::RangeInclusive;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use futures::FutureExt;
-use futures::future::{LocalBoxFuture, Shared};
 use thiserror::Error;
 
 pub use self::awaited::Expected;
+use self::request::Request;
 use self::search::Search;
+use crate::control::nodes::NodeClass;
 use crate::control::{Chunk, Control, ControlError, IndexId, REST_BYTES_MIN};
 use crate::epoch::Pins;
 use crate::pointer::{RemotePtr, ServerId};
@@ -115,7 +119,7 @@ pub struct Books {
     pub reclaimed_bytes: u64,
     /// Bytes of nodes that were allocated where others were before, so far.
     pub reused_bytes: u64,
-    /// True while a request for a chunk is not answered: the server may have handed one out.
+    /// True while a request for memory is not answered: the server may have handed some out.
     pub asks: bool,
 }
 
@@ -126,13 +130,10 @@ pub struct NodeAllocator {
     pins: Rc<Pins>,
     state: Rc<RefCell<State>>,
     /// The request, of any client, that a server has not answered yet.
-    request: RefCell<Option<ChunkRequest>>,
+    request: RefCell<Option<Request>>,
     /// Shared with each node that is about to be retired.
     leaving: Rc<()>,
 }
-
-/// A request that keeps its chunk as soon as it arrives, and yields the chunk's bytes.
-type ChunkRequest = Shared<LocalBoxFuture<'static, Result<u64, ControlError>>>;
 
 #[derive(Default)]
 struct State {
@@ -150,6 +151,10 @@ struct State {
     /// Nodes that were retired and to which caches may lead: they wait for a flush first. The oldest first.
     cached: VecDeque<Retired>,
     cached_bytes: u64,
+    /// The epoch in which a node last came back that was not published: WRITEs of this shard may be on their way there.
+    unpublished: u64,
+    /// Servers that have said that they have no nodes of a class, each with the epoch.
+    without: BTreeMap<(ServerId, NodeClass), u64>,
     used_bytes: i64,
     retired_bytes: u64,
     unsettled_bytes: u64,
@@ -165,7 +170,8 @@ struct Retired {
     since: u64,
     node: RemotePtr,
     bytes: u64,
-    /// The first word of a node of a kind.
+    of_kind: bool,
+    /// The first word of a node of a kind, if it is known.
     first_word: Option<u64>,
 }
 
@@ -205,7 +211,7 @@ impl NodeAllocator {
     /// # Errors
     /// [`AllocError::OutOfMemory`] if no server has a chunk left.
     pub async fn allocate(&self, bytes: u64) -> Result<RemotePtr, AllocError> {
-        Ok(self.allocate_of(None, bytes).await?.at)
+        Ok(self.allocate_of(None, bytes, true).await?.at)
     }
 
     /// Allocates a node on `server` if that has memory left, so that one chain can write it and other memory of the
@@ -226,8 +232,8 @@ impl NodeAllocator {
     /// # Errors
     /// As [`NodeAllocator::allocate`].
     pub async fn allocate_near(&self, server: ServerId, bytes: u64) -> Result<Allocated, AllocError> {
-        match self.allocate_of(Some(server), bytes).await {
-            Err(AllocError::OutOfMemory { .. }) => self.allocate_of(None, bytes).await,
+        match self.allocate_of(Some(server), bytes, false).await {
+            Err(AllocError::OutOfMemory { .. }) => self.allocate_of(None, bytes, true).await,
             done => done,
         }
     }
@@ -248,7 +254,7 @@ impl NodeAllocator {
     /// # Errors
     /// [`AllocError::OutOfMemory`] if that server has no chunk left.
     pub async fn allocate_on(&self, server: ServerId, bytes: u64) -> Result<Allocated, AllocError> {
-        self.allocate_of(Some(server), bytes).await
+        self.allocate_of(Some(server), bytes, true).await
     }
 
     /// Allocates a node of a kind, on `server` if that has memory left, else on any server: memory of such a node, of
@@ -273,20 +279,39 @@ impl NodeAllocator {
     /// As [`NodeAllocator::allocate`].
     pub async fn allocate_of_kind(&self, server: ServerId, bytes: u64) -> Result<OfKind, AllocError> {
         self.reclaim();
-        let of_kind =
-            |server| self.state.borrow_mut().take_of_kind(server, bytes.next_multiple_of(NODE_ALIGN));
+        let bytes = bytes.next_multiple_of(NODE_ALIGN);
+        let of_kind = |server| self.state.borrow_mut().take_of_kind(server, bytes);
         if let Some(node) = of_kind(Some(server)) {
             return Ok(node);
         }
-        match self.allocate_near(server, bytes).await {
-            Ok(Allocated { at, zeroed: true }) => Ok(OfKind { at, before: Before::Zeros }),
-            Ok(Allocated { at, zeroed: false }) => Ok(OfKind { at, before: Before::Anything }),
+        if let Some(node) = self.others_of_kind(server, bytes).await {
+            return Ok(node);
+        }
+        let error = match self.allocate_near(server, bytes).await {
+            Ok(Allocated { at, zeroed: true }) => return Ok(OfKind { at, before: Before::Zeros }),
+            Ok(Allocated { at, zeroed: false }) => return Ok(OfKind { at, before: Before::Anything }),
+            Err(error) => error,
+        };
+        loop {
             // Another server's will do, or one that came back meanwhile.
-            Err(error) => of_kind(None).ok_or(error),
+            self.reclaim();
+            if let Some(node) = of_kind(None) {
+                return Ok(node);
+            }
+            if !self.gather(None, NodeClass { bytes, of_kind: true }).await? {
+                return Err(error);
+            }
         }
     }
 
-    async fn allocate_of(&self, near: Option<ServerId>, bytes: u64) -> Result<Allocated, AllocError> {
+    /// Allocates on one server or on any. `is_last` if there is no other way: then what others have given back is
+    /// divided and joined, too.
+    async fn allocate_of(
+        &self,
+        near: Option<ServerId>,
+        bytes: u64,
+        is_last: bool,
+    ) -> Result<Allocated, AllocError> {
         let bytes = bytes.next_multiple_of(NODE_ALIGN);
         let mut search = Search::new(self.control.servers(), near, bytes);
         loop {
@@ -297,13 +322,19 @@ impl NodeAllocator {
             let asked = self.request.borrow().clone();
             let Some(request) = asked else {
                 let asked = match search.next(|| self.next_server()) {
-                    Ok(server) => search.go_on(self.answer(self.ask(server)).await),
+                    Ok(server) => search.go_on(self.answer(self.ask(server, bytes)).await),
                     Err(error) => Err(error),
                 };
                 if let Err(error) = asked {
                     self.want_flush();
                     // Another client of the shard may have returned a node meanwhile.
-                    return self.carve(near, bytes).or_else(|| self.reuse(near, bytes)).ok_or(error);
+                    if let Some(node) = self.carve(near, bytes).or_else(|| self.reuse(near, bytes)) {
+                        return Ok(node);
+                    }
+                    let is_full = is_last && matches!(error, AllocError::OutOfMemory { .. });
+                    if !is_full || !self.gather(near, NodeClass { bytes, of_kind: false }).await? {
+                        return Err(error);
+                    }
                 }
                 continue;
             };
@@ -345,6 +376,7 @@ impl NodeAllocator {
         let bytes = bytes.next_multiple_of(NODE_ALIGN);
         let mut state = self.state.borrow_mut();
         state.used_bytes -= bytes as i64;
+        state.unpublished = self.pins.retired_now();
         state.give_back(node, bytes);
     }
 
@@ -364,6 +396,7 @@ impl NodeAllocator {
         let bytes = bytes.next_multiple_of(NODE_ALIGN);
         let mut state = self.state.borrow_mut();
         state.used_bytes -= bytes as i64;
+        state.unpublished = self.pins.retired_now();
         state.give_back_of_kind(node, bytes, None);
     }
 
@@ -419,7 +452,13 @@ impl NodeAllocator {
     fn wait_for_epoch(&self, node: RemotePtr, bytes: u64, first_word: Option<u64>) {
         let bytes = self.note_retired(node, bytes);
         let since = self.pins.retired_now();
-        self.state.borrow_mut().waiting.push_back(Retired { since, node, bytes, first_word });
+        self.state.borrow_mut().waiting.push_back(Retired {
+            since,
+            node,
+            bytes,
+            of_kind: first_word.is_some(),
+            first_word,
+        });
         self.control.want_epoch();
     }
 
@@ -452,7 +491,7 @@ impl NodeAllocator {
         let since = self.pins.retired_now();
         let is_enough = {
             let mut state = self.state.borrow_mut();
-            state.cached.push_back(Retired { since, node, bytes, first_word: None });
+            state.cached.push_back(Retired { since, node, bytes, of_kind: false, first_word: None });
             state.cached_bytes += bytes;
             let chunk = self.control.servers().iter().map(|server| server.chunk_bytes).max().unwrap_or(0);
             state.cached_bytes >= chunk.max(state.used_bytes.max(0) as u64) / FLUSHED_PART
@@ -497,15 +536,18 @@ impl NodeAllocator {
             state.cached_bytes -= node.bytes;
             state.waiting.push_back(Retired { since, ..node });
         }
-        while let Some(&Retired { since, node, bytes, first_word }) = state.waiting.front()
+        let mut is_surplus = false;
+        while let Some(&Retired { since, node, bytes, of_kind, first_word }) = state.waiting.front()
             && self.pins.is_over(since)
         {
             state.waiting.pop_front();
             state.free_retired(node, bytes);
-            match first_word {
-                None => state.give_back(node, bytes),
-                known => state.give_back_of_kind(node, bytes, known),
-            }
+            let count = state.give_back_as(node, bytes, of_kind, first_word);
+            is_surplus |= self.is_surplus(count, node.server(), bytes);
+        }
+        drop(state);
+        if is_surplus {
+            self.give_surplus();
         }
     }
 
@@ -603,44 +645,28 @@ impl NodeAllocator {
         state.next_server - 1
     }
 
-    /// Asks a server for a chunk.
-    fn ask(&self, server: ServerId) -> ChunkRequest {
-        let waits = {
-            let state = self.state.borrow();
-            !state.waiting.is_empty() || !state.cached.is_empty()
-        };
-        if waits {
-            self.control.want_epoch();
-        }
-        let (answer, state) = (self.control.chunk(server, self.index), Rc::clone(&self.state));
-        let keep = move |answer: Result<Chunk, ControlError>| {
-            answer.map(|chunk| {
-                state.borrow_mut().pieces.push(chunk);
-                chunk.bytes
-            })
-        };
-        let request = answer.map(keep).boxed_local().shared();
-        *self.request.borrow_mut() = Some(request.clone());
-        request
-    }
-
-    /// Awaits the answer to a request, which all clients that wait for it get.
-    async fn answer(&self, request: ChunkRequest) -> Result<u64, ControlError> {
-        let answer = request.clone().await;
-        self.request.borrow_mut().take_if(|asked| asked.ptr_eq(&request));
-        answer
+    /// Tells whether retired nodes wait for an epoch or a flush.
+    fn awaits_epochs(&self) -> bool {
+        let state = self.state.borrow();
+        !state.waiting.is_empty() || !state.cached.is_empty()
     }
 }
 
 impl Drop for NodeAllocator {
     fn drop(&mut self) {
-        let State { pieces, largest, .. } = self.state.take();
-        // A client that needs a node as large as the largest here would be handed the smaller rests first, over and
-        // over, before a whole chunk.
-        let useful = |rest: &Chunk| rest.bytes >= largest.max(REST_BYTES_MIN);
-        for rest in pieces.into_iter().filter(useful) {
-            self.control.return_extent(self.index, rest);
+        {
+            let mut state = self.state.borrow_mut();
+            let largest = state.largest;
+            for rest in std::mem::take(&mut state.pieces) {
+                // A client that needs a node as large as the largest here would be handed the smaller rests first, over
+                // and over, before a whole chunk.
+                match rest.bytes >= largest.max(REST_BYTES_MIN) {
+                    true => self.control.return_extent(self.index, rest),
+                    false => _ = state.give_back(rest.start, rest.bytes),
+                }
+            }
         }
+        self.give_all();
     }
 }
 
@@ -677,12 +703,31 @@ impl State {
         self.used_bytes -= bytes as i64;
     }
 
-    fn give_back(&mut self, node: RemotePtr, bytes: u64) {
-        self.returned.entry((bytes, node.server())).or_default().push(node);
+    /// Takes a free node; yields how many there are now of its size and server.
+    fn give_back(&mut self, node: RemotePtr, bytes: u64) -> usize {
+        let nodes = self.returned.entry((bytes, node.server())).or_default();
+        nodes.push(node);
+        nodes.len()
     }
 
-    fn give_back_of_kind(&mut self, node: RemotePtr, bytes: u64, first_word: Option<u64>) {
-        self.of_kind.entry((bytes, node.server())).or_default().push((node, first_word));
+    fn give_back_of_kind(&mut self, node: RemotePtr, bytes: u64, first_word: Option<u64>) -> usize {
+        let nodes = self.of_kind.entry((bytes, node.server())).or_default();
+        nodes.push((node, first_word));
+        nodes.len()
+    }
+
+    fn give_back_as(&mut self, node: RemotePtr, bytes: u64, of_kind: bool, first_word: Option<u64>) -> usize {
+        match of_kind {
+            true => self.give_back_of_kind(node, bytes, first_word),
+            false => self.give_back(node, bytes),
+        }
+    }
+
+    /// Tells whether a node can be had on that server without asking for memory.
+    fn has_room(&self, server: ServerId, bytes: u64) -> bool {
+        let is_there = |piece: &Chunk| piece.start.server() == server && piece.bytes >= bytes;
+        let returned = self.returned.get(&(bytes, server)).is_some_and(|nodes| !nodes.is_empty());
+        returned || self.pieces.iter().any(is_there)
     }
 
     /// Takes a free node of a kind, of that server if one is named.
@@ -734,7 +779,7 @@ impl State {
                 _ => joined.push((node, bytes)),
             }
         }
-        joined.into_iter().for_each(|(node, bytes)| self.give_back(node, bytes));
+        joined.into_iter().for_each(|(node, bytes)| _ = self.give_back(node, bytes));
     }
 }
 

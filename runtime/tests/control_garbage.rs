@@ -18,6 +18,7 @@ use std::time::Duration;
 use control_kit::{Client, Folder, INSTANCE, core, create_of, eventually, held, join_of, served};
 use farwood_runtime::control::frame;
 use farwood_runtime::control::greeting::greeting;
+use farwood_runtime::control::nodes::{NodeBatch, NodeClass, Waits, WantedNodes};
 use farwood_runtime::control::seal::SealKey;
 use farwood_runtime::control::wire::{Census, Reply, Request};
 use farwood_runtime::fabric::Endpoint;
@@ -57,9 +58,26 @@ fn census(random: &mut SmallRng) -> Census {
     Census { newest: random.random(), open }
 }
 
+/// Makes a request about free nodes.
+fn nodes_request(random: &mut SmallRng, index: u32) -> Request {
+    let class = NodeClass { bytes: random.random_range(0..20) * 64, of_kind: random.random_bool(0.5) };
+    let since = random.random::<u64>() >> random.random_range(0..64);
+    let waits = if random.random_bool(0.5) { Waits::Epoch(since) } else { Waits::Flush(since) };
+    if random.random_bool(0.5) {
+        let (epoch, flushed) = (random.random(), random.random());
+        let wanted = WantedNodes { class, epoch, flushed, last_resort: random.random_bool(0.5) };
+        return Request::TakeNodes { index, seal: SealKey(random.random_range(0..3)).seal(), wanted };
+    }
+    let node = |random: &mut SmallRng| {
+        ((18 * 64 + random.random_range(0..1024 * CHUNKS)) * 64, random.random_bool(0.5).then_some(7))
+    };
+    let nodes = (0..random.random_range(0..5)).map(|_| node(random)).collect();
+    Request::GiveNodes { index, batch: NodeBatch { class, waits, nodes } }
+}
+
 fn request(random: &mut SmallRng) -> Request {
     let index = if random.random_bool(0.9) { random.random_range(0..60) } else { random.random() };
-    match random.random_range(0..22) {
+    match random.random_range(0..25) {
         0 => Request::Hello,
         1 => join_of(&[random.random(); 2], random.random(), random.random(), &name(random)),
         2 => Request::Admit,
@@ -115,6 +133,7 @@ fn request(random: &mut SmallRng) -> Request {
             let extents = (0..random.random_range(0..3)).map(|_| extent(random)).collect();
             Request::TakeBack { index, joins: random.random_range(0..60), extents }
         }
+        21 | 22 => nodes_request(random, index),
         _ => [Request::Ping, Request::Goodbye, Request::Census]
             .choose(random)
             .cloned()

@@ -26,6 +26,7 @@ mod dolphin_separators;
 mod embedding;
 mod grow;
 mod images;
+mod memory_of_others;
 mod merge_deaths;
 mod merges;
 mod million_keys;

@@ -200,7 +200,7 @@ impl<A: BTree<Leaf: MergedLeaf>, V: Verbs> Local<A, V> {
         let bytes = self.leaf().node_bytes();
         let (left, mut others) = (held.node(), Vec::new());
         while others.len() < TRIES_MAX
-            && let Some(memory) = self.allocator.reuse_of_kind(left.server(), bytes as u64)
+            && let Some(memory) = self.allocator.reuse_of_kind(left.server(), bytes as u64).await
         {
             let (tree, node, version) = (Rc::clone(self), memory.at, NodeVersion::default());
             let mut again = Again { tree, node, held: None, version, is_published: false };

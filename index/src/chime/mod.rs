@@ -233,6 +233,8 @@ impl Algorithm for ChimeAlgorithm {
     const TRIAL: Trial = Trial {
         rare_paths: &[
             "alloc.flushed",
+            "alloc.from_others",
+            "alloc.given_back",
             "alloc.reclaimed",
             "alloc.retired",
             "alloc.reused",
@@ -243,7 +245,6 @@ impl Algorithm for ChimeAlgorithm {
             "btree.leaf.frozen",
             "btree.leaf.merged",
             "btree.leaf.right",
-            "btree.merge.busy",
             "btree.merge.no_room",
             "btree.read.locked",
             "btree.read.slow",
@@ -269,6 +270,7 @@ impl Algorithm for ChimeAlgorithm {
             "lock.handover.image",
             "lock.redo.reached",
             "lock.redo.unreached",
+            "btree.merge.busy",
             "sim.read.overtaken",
         ],
         takeover_paths: &["btree.leaf.looked_after", "lock.recovery.mended"],

@@ -204,6 +204,7 @@ impl Algorithm for DolphinAlgorithm {
     const TRIAL: Trial = Trial {
         rare_paths: &[
             "alloc.flushed",
+            "alloc.given_back",
             "alloc.reclaimed",
             "alloc.retired",
             "alloc.reused",

@@ -137,6 +137,7 @@ impl Algorithm for ShermanAlgorithm {
     const KIND: &'static str = "sherman";
     const TRIAL: Trial = Trial {
         rare_paths: &[
+            "alloc.given_back",
             "alloc.reclaimed",
             "alloc.retired",
             "alloc.reused",

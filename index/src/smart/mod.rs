@@ -162,6 +162,8 @@ impl Algorithm for SmartAlgorithm {
     const TRIAL: Trial = Trial {
         rare_paths: &[
             "alloc.flushed",
+            "alloc.from_others",
+            "alloc.given_back",
             "alloc.reclaimed",
             "alloc.retired",
             "alloc.reused",

@@ -31,10 +31,7 @@ impl NodeAllocator {
     /// ```
     pub fn awaits_memory(&self) -> bool {
         self.reclaim();
-        let is_waiting = {
-            let state = self.state.borrow();
-            !state.waiting.is_empty() || !state.cached.is_empty()
-        };
+        let is_waiting = self.awaits_epochs();
         if is_waiting {
             self.want_flush();
             self.control.want_epoch();

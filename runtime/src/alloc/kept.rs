@@ -43,14 +43,19 @@ impl NodeAllocator {
     /// // Later:
     /// nodes.free_kept(node, 1000);
     /// assert_eq!((nodes.books().retired_bytes, nodes.used_bytes()), (0, 0));
-    /// assert_eq!(nodes.reuse_of_kind(node.server(), 1000).map(|again| again.at), Some(node));
+    /// assert_eq!(nodes.reuse_of_kind(node.server(), 1000).await.map(|again| again.at), Some(node));
     /// # Ok(()) }).unwrap();
     /// ```
     pub fn free_kept(&self, node: RemotePtr, bytes: u64) {
         let bytes = bytes.next_multiple_of(NODE_ALIGN);
-        let mut state = self.state.borrow_mut();
-        state.free_retired(node, bytes);
-        state.give_back_of_kind(node, bytes, None);
+        let count = {
+            let mut state = self.state.borrow_mut();
+            state.free_retired(node, bytes);
+            state.give_back_of_kind(node, bytes, None)
+        };
+        if self.is_surplus(count, node.server(), bytes) {
+            self.give_surplus();
+        }
     }
 
     /// Takes a node back that was retired, to which caches alone may lead, as the index has found: it waits for a
@@ -78,7 +83,8 @@ impl NodeAllocator {
     }
 
     /// Takes memory that a node of a kind and this size had before, on `server` if there is some, else on any other
-    /// server; none if there is none. What becomes of no node goes back by [`NodeAllocator::return_of_kind`].
+    /// server; none if there is none. Before a chunk is needed for want of it, the server is asked for some that other
+    /// shards have given back. What becomes of no node goes back by [`NodeAllocator::return_of_kind`].
     ///
     /// ```
     /// # use farwood_runtime::*;
@@ -86,14 +92,21 @@ impl NodeAllocator {
     /// # let (control, pins) = (shard.control().clone(), shard.pins().clone());
     /// # let nodes = NodeAllocator::new(control, IndexId(1), 0, pins);
     /// let node = nodes.allocate_of_kind(ServerId(0), 1000).await?.at;
-    /// assert_eq!(nodes.reuse_of_kind(ServerId(0), 1000), None);
+    /// assert_eq!(nodes.reuse_of_kind(ServerId(0), 1000).await, None);
     /// nodes.return_of_kind(node, 1000);
-    /// assert_eq!(nodes.reuse_of_kind(ServerId(3), 1000).map(|again| again.at), Some(node));
+    /// assert_eq!(nodes.reuse_of_kind(ServerId(3), 1000).await.map(|again| again.at), Some(node));
     /// # Ok(()) }).unwrap();
     /// ```
-    pub fn reuse_of_kind(&self, server: ServerId, bytes: u64) -> Option<OfKind> {
+    pub async fn reuse_of_kind(&self, server: ServerId, bytes: u64) -> Option<OfKind> {
         self.reclaim();
-        let (mut state, bytes) = (self.state.borrow_mut(), bytes.next_multiple_of(NODE_ALIGN));
-        state.take_of_kind(Some(server), bytes).or_else(|| state.take_of_kind(None, bytes))
+        let bytes = bytes.next_multiple_of(NODE_ALIGN);
+        let own = {
+            let mut state = self.state.borrow_mut();
+            state.take_of_kind(Some(server), bytes).or_else(|| state.take_of_kind(None, bytes))
+        };
+        match own {
+            None => self.others_of_kind(server, bytes).await,
+            own => own,
+        }
     }
 }

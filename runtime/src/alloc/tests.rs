@@ -1,12 +1,15 @@
 //! Tests of the allocator, on embedded clusters, whose servers answer at once.
 
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::Poll;
 
-use futures::future::poll_fn;
+use futures::FutureExt;
+use futures::future::{LocalBoxFuture, poll_fn};
 
 use super::*;
 use crate::control::ServerInfo;
+use crate::control::nodes::{NodeBatch, WantedNodes};
 use crate::control::{CatalogEntry, Holdings, ServerUsage};
 use crate::epoch::{NodeEpochs, Pins};
 use crate::fabric::Fabric as _;
@@ -55,9 +58,11 @@ fn nodes_never_overlap_and_memory_ends_with_an_error() {
 }
 
 /// A control plane that answers each request for a chunk after `looks` polls.
-struct Slow {
-    cluster: Arc<Cluster>,
-    looks: u32,
+pub(super) struct Slow {
+    pub(super) cluster: Arc<Cluster>,
+    pub(super) looks: u32,
+    /// Number of requests for free nodes.
+    pub(super) asked: AtomicU32,
 }
 
 impl Control for Slow {
@@ -108,6 +113,20 @@ impl Control for Slow {
         self.cluster.return_extent(index, rest);
     }
 
+    fn give_nodes(&self, index: IndexId, server: ServerId, batch: NodeBatch) {
+        self.cluster.give_nodes(index, server, batch);
+    }
+
+    fn take_nodes(
+        &self,
+        server: ServerId,
+        index: IndexId,
+        wanted: WantedNodes,
+    ) -> LocalBoxFuture<'static, Result<Option<NodeBatch>, ControlError>> {
+        self.asked.fetch_add(1, Ordering::Relaxed);
+        self.cluster.take_nodes(server, index, wanted)
+    }
+
     fn create(
         &self,
         name: &str,
@@ -149,7 +168,7 @@ fn dropped_operations_lose_no_chunk() {
         ..Default::default()
     };
     let cluster = Cluster::embedded(config).unwrap();
-    let slow = Arc::new(Slow { cluster: Arc::clone(&cluster), looks: 10_000 });
+    let slow = Arc::new(Slow { cluster: Arc::clone(&cluster), looks: 10_000, asked: AtomicU32::new(0) });
     let allocator = NodeAllocator::new(slow, IndexId(1), 0, Pins::alone());
     let (mut nodes, mut dropped) = (0, 0);
     // Some want a certain server, others any.
@@ -179,7 +198,7 @@ fn dropped_operations_lose_no_chunk() {
 fn a_client_that_stands_still_keeps_none_from_memory() {
     let config = EmbeddedConfig { bytes_per_server: 4 << 20, chunk_bytes: 16 << 10, ..Default::default() };
     let cluster = Cluster::embedded(EmbeddedConfig { locks_per_server: 16, ..config }).unwrap();
-    let slow = Arc::new(Slow { cluster: Arc::clone(&cluster), looks: 3 });
+    let slow = Arc::new(Slow { cluster: Arc::clone(&cluster), looks: 3, asked: AtomicU32::new(0) });
     let allocator = NodeAllocator::new(slow, IndexId(1), 0, Pins::alone());
     let mut still = Box::pin(allocator.allocate(4096));
     assert!((&mut still).now_or_never().is_none());
@@ -197,9 +216,9 @@ fn a_chunk_that_others_use_up_is_asked_for_again() {
     let config = EmbeddedConfig { bytes_per_server: 4 << 20, chunk_bytes: 16 << 10, ..Default::default() };
     let cluster = Cluster::embedded(EmbeddedConfig { locks_per_server: 16, ..config }).unwrap();
     for near in [None, Some(ServerId(0))] {
-        let slow = Arc::new(Slow { cluster: Arc::clone(&cluster), looks: 3 });
+        let slow = Arc::new(Slow { cluster: Arc::clone(&cluster), looks: 3, asked: AtomicU32::new(0) });
         let allocator = NodeAllocator::new(slow, IndexId(1), 0, Pins::alone());
-        let mut clients: Vec<_> = (0..9).map(|_| Box::pin(allocator.allocate_of(near, 8192))).collect();
+        let mut clients: Vec<_> = (0..9).map(|_| Box::pin(allocator.allocate_of(near, 8192, true))).collect();
         // The one that asks comes last each time.
         for _ in 0..100 {
             clients.reverse();
@@ -228,7 +247,7 @@ fn reuses_what_was_given_back_and_counts_what_is_in_use() {
 }
 
 /// A cluster with a compute node of two shards: its allocators and pins.
-fn two_shards() -> (Arc<Cluster>, Vec<(NodeAllocator, Rc<Pins>)>) {
+pub(super) fn two_shards() -> (Arc<Cluster>, Vec<(NodeAllocator, Rc<Pins>)>) {
     let config =
         EmbeddedConfig { bytes_per_server: 4 << 20, chunk_bytes: 64 << 10, ..EmbeddedConfig::small() };
     let cluster = Cluster::embedded(config).unwrap();

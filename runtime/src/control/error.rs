@@ -153,6 +153,12 @@ pub enum ControlError {
          and no less than 4096", index.0
     )]
     NotHeld { index: IndexId, offset: u64, bytes: u64 },
+    /// A free node was to be given back that does not lie in the index's chunks, or is free there already.
+    #[error(
+        "bytes {offset} to {offset} + {bytes} are no node that can be given back for index {}: they are not handed out \
+         for it, or were given back before, or are not at multiples of 64 bytes", index.0
+    )]
+    NotFree { index: IndexId, offset: u64, bytes: u64 },
     /// A client of shared memory is stopped in the middle of a line that the server has to zero.
     #[error(
         "process {process} is stopped in the middle of a line of memory: let it go on (kill -CONT {process}), \

@@ -11,6 +11,7 @@ pub mod frame;
 pub mod greeting;
 pub(crate) mod names;
 pub(crate) mod node_ids;
+pub mod nodes;
 pub mod queue_pair;
 pub mod remote;
 pub mod seal;
@@ -24,6 +25,7 @@ use serde::{Deserialize, Serialize};
 
 pub use self::address::ServerAddress;
 pub use self::error::ControlError;
+use self::nodes::{NodeBatch, WantedNodes};
 pub use self::remote::{ConnectConfig, ConnectError, RemoteControl};
 use crate::pointer::{RemotePtr, ServerId};
 
@@ -139,7 +141,8 @@ pub struct ServerUsage {
 pub struct Holdings {
     /// Pieces of the index's chunks, without what was given back of them, ascending. None lies in two chunks.
     pub used: Vec<Chunk>,
-    /// Pieces that were given back of the index's chunks: zero, and no node lies there.
+    /// Pieces that were given back of the index's chunks, unused or as free nodes: no node lies there, and they are
+    /// handed out again.
     pub rests: Vec<Chunk>,
     /// Number of clients beside the asking one that may use the server's memory: they are connected, or silent.
     pub others: u32,
@@ -191,6 +194,48 @@ pub trait Control: Send + Sync {
     /// # Ok(()) }).unwrap();
     /// ```
     fn return_extent(&self, index: IndexId, rest: Chunk);
+
+    /// Gives free nodes of `index` on `server` back, for any allocator of any compute node: until then, no other list
+    /// has them. Waits for nothing and is only an attempt: if the server is gone or the index was dropped, they stay as
+    /// they are.
+    ///
+    /// ```
+    /// # use farwood_runtime::control::nodes::{NodeBatch, NodeClass, Waits, WantedNodes};
+    /// # use farwood_runtime::{ServerId, Verbs, on_one_shard};
+    /// # on_one_shard(async |shard| {
+    /// # let control = shard.control();
+    /// # let id = control.create("mine", "my kind", b"").await?.id;
+    /// # let (class, waits) = (NodeClass { bytes: 1024, of_kind: false }, Waits::Epoch(1));
+    /// let node = control.chunk(ServerId(0), id).await?.start.offset();
+    /// let batch = NodeBatch { class, waits, nodes: vec![(node, None)] };
+    /// control.give_nodes(id, ServerId(0), batch.clone());
+    /// let wanted = WantedNodes { class, epoch: 4, flushed: 0, last_resort: false };
+    /// assert_eq!(control.take_nodes(ServerId(0), id, wanted).await?, Some(batch));
+    /// assert_eq!(control.take_nodes(ServerId(0), id, wanted).await?, None, "once");
+    /// # Ok(()) }).unwrap();
+    /// ```
+    fn give_nodes(&self, index: IndexId, server: ServerId, batch: NodeBatch);
+
+    /// Hands out free nodes of `index` on `server` that were given back, if there are such ([`Control::give_nodes`]).
+    /// No other gets them, also if the answer does not arrive.
+    ///
+    /// ```
+    /// # use farwood_runtime::control::nodes::{NodeClass, WantedNodes};
+    /// # use farwood_runtime::{ServerId, Verbs, on_one_shard};
+    /// # on_one_shard(async |shard| {
+    /// # let control = shard.control();
+    /// # let id = control.create("mine", "my kind", b"").await?.id;
+    /// let class = NodeClass { bytes: 1024, of_kind: false };
+    /// let wanted = WantedNodes { class, epoch: shard.pins().retired_now(), flushed: 0, last_resort: false };
+    /// assert_eq!(control.take_nodes(ServerId(0), id, wanted).await?, None);
+    /// # Ok(()) }).unwrap();
+    /// ```
+    fn take_nodes(
+        &self,
+        server: ServerId,
+        index: IndexId,
+        wanted: WantedNodes,
+    ) -> LocalBoxFuture<'static, Result<Option<NodeBatch>, ControlError>>;
 
     /// Lists the memory of `index` on each server, in the order of their ids.
     ///

@@ -5,6 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::nodes::{NodeBatch, WantedNodes};
 use super::queue_pair::{Answer, Endpoint};
 use super::seal::{Seal, SealKey};
 use super::{CatalogEntry, IndexId, ServerUsage};
@@ -33,6 +34,10 @@ pub enum Request {
     Chunk { index: u32, seal: Seal, temporary: bool },
     /// * The rest of a chunk that this connection took for that index, and that was never written to.
     GiveBack { index: u32, offset: u64, bytes: u64 },
+    /// * Free nodes of the index's chunks, which other shards and other clients may have.
+    GiveNodes { index: u32, batch: NodeBatch },
+    /// * Free nodes that were given back for that index.
+    TakeNodes { index: u32, seal: Seal, wanted: WantedNodes },
     /// * The pieces of the index's chunks from `from` on, and what is known of other connections.
     Holdings { index: u32, from: u64 },
     /// * Zeroes pieces of the index's chunks that no node lies in, unless another has joined since `joins` was said.
@@ -88,12 +93,14 @@ pub struct Census {
 pub enum Reply {
     /// Reply to `Hello`.
     Welcome(Welcome),
-    /// Reply to `Join`, `Resume`, `Agree`, `GiveBack`, `FinishDrop`, `Ping`, `Goodbye` and `Fence`.
+    /// Reply to `Join`, `Resume`, `Agree`, `GiveBack`, `GiveNodes`, `FinishDrop`, `Ping`, `Goodbye` and `Fence`.
     Done,
     /// Reply to `Admit`, with the cluster's epoch.
     Admitted { node: u16, epoch: u64 },
     /// Reply to `Chunk`: its first byte and its length.
     Chunk { offset: u64, bytes: u64 },
+    /// Reply to `TakeNodes`: a batch, at least one node, if there is one.
+    Batch(Option<NodeBatch>),
     /// Reply to `Holdings`: pieces of the index's chunks, ascending, each within one chunk: where they begin, their
     /// lengths, and whether they were given back. `others` are the connections beside the asking one that may use
     /// memory of the server, and `joins` is how often a connection has joined or was resumed.

@@ -12,6 +12,7 @@ use futures::future::{LocalBoxFuture, ready};
 
 use super::{DeviceContext, DeviceError, Fabric};
 use crate::control::node_ids::NodeIds;
+use crate::control::nodes::{NodeBatch, WantedNodes};
 use crate::control::queue_pair::PeerId;
 use crate::control::seal::{Seal, SealKey};
 use crate::control::wire::Entry;
@@ -348,6 +349,24 @@ impl Control for Cluster {
             // The index was dropped before its users.
             tracing::debug!(?rest, %error, "a rest was not taken back");
         }
+    }
+
+    fn give_nodes(&self, index: IndexId, server: ServerId, batch: NodeBatch) {
+        let given = self.server(server).and_then(|server| server.give_nodes(index, batch));
+        if let Err(error) = given {
+            // The index was dropped before its users.
+            tracing::debug!(%error, "free nodes were not taken back");
+        }
+    }
+
+    fn take_nodes(
+        &self,
+        server: ServerId,
+        index: IndexId,
+        wanted: WantedNodes,
+    ) -> LocalBoxFuture<'static, Result<Option<NodeBatch>, ControlError>> {
+        let taken = self.server(server).map(|server| server.take_nodes(unsealed(index), &wanted));
+        ready(taken).boxed_local()
     }
 
     fn holdings(&self, index: IndexId) -> LocalBoxFuture<'static, Result<Vec<Holdings>, ControlError>> {

@@ -1,5 +1,5 @@
 //! The first stage of allocation: which chunks of a server's region belong to which index (Sherman section 4.2.4), and
-//! what of them was given back unused. It touches no memory: it only says whose it is.
+//! what of them was given back, unused or as free nodes (`given.rs`). It touches no memory: it only says whose it is.
 //!
 //! ```text
 //! a chunk of index 1, given back in part twice
@@ -11,6 +11,8 @@
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use super::given::Given;
+use crate::control::nodes::{NodeBatch, WantedNodes};
 use crate::control::queue_pair::PeerId;
 use crate::control::seal::Seal;
 use crate::control::{IndexId, REST_ALIGN, REST_BYTES_MIN};
@@ -35,6 +37,8 @@ pub(super) struct Chunks {
     taken: BTreeMap<u64, Taken>,
     /// Pieces that were given back of an index's chunks, by their size. It overlaps nothing of `taken`.
     rests: BTreeMap<Owner, BTreeSet<(u64, u64)>>,
+    /// Free nodes that were given back of an index's chunks. They overlap nothing of `taken`, nor of `rests`.
+    given: Given,
     /// Chunks of which pieces are being zeroed that will be rests, and whether their index was dropped meanwhile: then
     /// they are free when that has ended, since the zeroing would wipe what another index has written.
     cleaning: BTreeMap<u64, bool>,
@@ -95,6 +99,7 @@ impl Chunks {
             owned: Vec::new(),
             taken: BTreeMap::new(),
             rests: BTreeMap::new(),
+            given: Given::default(),
             cleaning: BTreeMap::new(),
             temporary: BTreeMap::new(),
             freed: VecDeque::new(),
@@ -130,6 +135,45 @@ impl Chunks {
         let new = self.rests.entry(taken.owner).or_default().insert((bytes, offset));
         assert!(new, "what is taken is no rest");
         true
+    }
+
+    /// Takes free nodes of the chunks of that index, of any of its allocators. They lie in chunks of one owner, in
+    /// nothing that was given back, and in no piece that is being zeroed.
+    ///
+    /// # Errors
+    /// The first that does not; then nothing changes.
+    pub(super) fn give_nodes(&mut self, index: IndexId, batch: NodeBatch) -> Result<(), Extent> {
+        let (chunks, rests) = (self.chunks_of(index), self.rests_of(index));
+        let (bytes, mut of) = (batch.class.bytes, None);
+        let nodes = || batch.nodes.iter().map(|&(offset, _)| Extent { offset, bytes });
+        for node in nodes() {
+            let aligned = node.offset.is_multiple_of(REST_ALIGN) && bytes.is_multiple_of(REST_ALIGN);
+            let end = node.offset.checked_add(bytes).filter(|_| aligned && bytes > 0);
+            let (Some(end), Some(inside)) = (end, node.offset.checked_sub(self.start)) else {
+                return Err(node);
+            };
+            let before = rests.range(..end).next_back();
+            if before.is_some_and(|(rest, bytes)| rest + bytes > node.offset) {
+                return Err(node);
+            }
+            for place in inside / self.chunk_bytes..=(end - 1 - self.start) / self.chunk_bytes {
+                let owner = chunks.get(&place).filter(|_| !self.cleaning.contains_key(&place));
+                if owner.is_none() || of.is_some_and(|of| Some(&of) != owner) {
+                    return Err(node);
+                }
+                of = owner.copied();
+            }
+        }
+        let owner = of.ok_or(Extent { offset: 0, bytes })?;
+        let extents: Vec<Extent> = nodes().collect();
+        self.given.put(owner, batch)?;
+        extents.iter().for_each(|node| self.forget_taken(node.offset, node.offset + node.bytes));
+        Ok(())
+    }
+
+    /// Hands out free nodes of that owner's chunks that were given back, if there are such.
+    pub(super) fn take_nodes(&mut self, owner: Owner, wanted: &WantedNodes) -> Option<NodeBatch> {
+        self.given.take(owner, wanted)
     }
 
     /// Lets no part of these bytes be given back by those who took it.
@@ -168,10 +212,13 @@ impl Chunks {
                     pieces.push((Extent { offset, bytes: end - offset }, is_rest));
                 }
             };
-            for (&rest, &bytes) in rests.range(offset..end) {
-                add(at, rest, false);
-                add(rest, rest + bytes, true);
-                at = rest + bytes;
+            let mut free = self.given.runs(offset, end);
+            free.extend(rests.range(offset..end).map(|(&offset, &bytes)| Extent { offset, bytes }));
+            free.sort_unstable_by_key(|piece| piece.offset);
+            for Extent { offset, bytes } in free {
+                add(at, offset, false);
+                add(offset, offset + bytes, true);
+                at = offset + bytes;
             }
             add(at, end, false);
             if pieces.len() > max {
@@ -210,7 +257,8 @@ impl Chunks {
             let before = rests.range(..end).next_back();
             let is_rest = before.is_some_and(|(rest, bytes)| rest + bytes > offset);
             let is_inside = (end - 1 - self.start) / self.chunk_bytes == place;
-            if !is_inside || is_rest || offset < last || self.cleaning.contains_key(&place) {
+            let is_given = self.given.has_any_of(*piece);
+            if !is_inside || is_rest || is_given || offset < last || self.cleaning.contains_key(&place) {
                 return Err(*piece);
             }
             if of.is_some_and(|of| of != *owner) {
@@ -294,6 +342,7 @@ impl Chunks {
         });
         self.taken.retain(|_, taken| taken.owner != freed);
         self.rests.remove(&freed);
+        self.given.forget(freed);
         self.temporary.remove(&freed);
         if !self.freed.contains(&freed) {
             self.freed.push_back(freed);

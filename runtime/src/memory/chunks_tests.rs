@@ -4,6 +4,7 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
 use super::*;
+use crate::control::nodes::{NodeClass, Waits};
 
 const PEER: PeerId = PeerId(7);
 
@@ -87,6 +88,8 @@ enum Line {
     Held(IndexId, u64),
     /// An index's, given back in the giving-back with that number.
     Rest(IndexId, u64),
+    /// An index's, in a free node that was given.
+    Given(IndexId),
 }
 
 struct Model {
@@ -202,6 +205,48 @@ impl Model {
         true
     }
 
+    /// Gives a node, if that can be: it lies in chunks of one index, and in nothing that was given back.
+    fn give_nodes(
+        &mut self,
+        chunks: &mut Chunks,
+        index: IndexId,
+        node: Extent,
+        random: &mut SmallRng,
+    ) -> bool {
+        let class = NodeClass { bytes: node.bytes, of_kind: random.random_bool(0.5) };
+        let batch = NodeBatch { class, waits: Waits::Epoch(1), nodes: vec![(node.offset, None)] };
+        let is_held = |line: &Line| matches!(line, Line::Held(of, _) if *of == index);
+        let fits = node.offset.is_multiple_of(LINE)
+            && node.bytes.is_multiple_of(LINE)
+            && node.bytes > 0
+            && self.lines(node).is_some_and(|lines| lines.iter().all(is_held));
+        let given = chunks.give_nodes(index, batch);
+        assert_eq!(given, if fits { Ok(()) } else { Err(node) }, "{node:?} of {index:?}");
+        if fits {
+            self.lines(node).unwrap().fill(Line::Given(index));
+        }
+        fits
+    }
+
+    fn take_nodes(&mut self, chunks: &mut Chunks, index: IndexId, random: &mut SmallRng) -> bool {
+        let class = NodeClass {
+            bytes: random.random_range(1..CHUNK / LINE) * LINE,
+            of_kind: random.random_bool(0.1),
+        };
+        let wanted = WantedNodes { class, epoch: 9, flushed: 0, last_resort: random.random_bool(0.9) };
+        let Some(batch) = chunks.take_nodes(owner(index), &wanted) else { return false };
+        assert!(!wanted.class.of_kind || batch.class == class);
+        assert!(!batch.class.of_kind || class.of_kind);
+        for &(offset, _) in &batch.nodes {
+            let (node, number) = (Extent { offset, bytes: batch.class.bytes }, self.next_number());
+            let lines = self.lines(node).unwrap();
+            assert!(lines.iter().all(|line| *line == Line::Given(index)), "{node:?} is handed out");
+            // Nothing that a connection may give back unused.
+            lines.fill(Line::Held(index, number));
+        }
+        true
+    }
+
     /// Compares the list of pieces, page by page, with whose the lines are.
     fn compare(&self, chunks: &Chunks, index: IndexId, page: usize) {
         let (mut listed, mut from) = (vec![None; self.lines.len()], 0);
@@ -220,14 +265,14 @@ impl Model {
         }
         let expected = self.lines.iter().map(|line| match line {
             Line::Held(of, _) if *of == index => Some(false),
-            Line::Rest(of, _) if *of == index => Some(true),
+            Line::Rest(of, _) | Line::Given(of) if *of == index => Some(true),
             _ => None,
         });
         assert!(expected.eq(listed));
     }
 
     fn free(&mut self, chunks: &mut Chunks, index: IndexId) {
-        let of = |line: &Line| matches!(line, Line::Held(of, _) | Line::Rest(of, _) if *of == index);
+        let of = |line: &Line| matches!(line, Line::Held(of, _) | Line::Rest(of, _) | Line::Given(of) if *of == index);
         let bytes = self.lines.iter().filter(|line| of(line)).count() as u64 * LINE;
         assert_eq!(chunks.free_all(owner(index)), bytes);
         self.lines.iter_mut().filter(|line| of(line)).for_each(|line| *line = Line::Free);
@@ -265,6 +310,7 @@ fn some_piece(random: &mut SmallRng, model: &Model) -> (IndexId, PeerId, Extent)
 #[test]
 fn no_byte_has_two_owners() {
     let (mut given_back, mut refused, mut taken_back) = (0, 0, 0);
+    let (mut nodes_given, mut nodes_taken) = (0, 0);
     for seed in 0..300 {
         let mut random = SmallRng::seed_from_u64(seed);
         let mut chunks = Chunks::new(START, START + CHUNKS * CHUNK + 4096, CHUNK);
@@ -288,7 +334,16 @@ fn no_byte_has_two_owners() {
                     }
                     model.compare(&chunks, index, random.random_range(1..9));
                 }
-                60..93 => {
+                60..72 => {
+                    let (index, _, node) = some_piece(&mut random, &model);
+                    let bytes = if random.random_bool(0.8) { node.bytes % 2048 } else { node.bytes };
+                    let node = Extent { bytes, ..node };
+                    nodes_given += u64::from(model.give_nodes(&mut chunks, index, node, &mut random));
+                }
+                72..78 => {
+                    nodes_taken += u64::from(model.take_nodes(&mut chunks, indexes[place], &mut random));
+                }
+                78..93 => {
                     let (index, by, rest) = some_piece(&mut random, &model);
                     let taken_back = model.return_extent(&mut chunks, index, by, rest);
                     *(if taken_back { &mut given_back } else { &mut refused }) += 1;
@@ -312,6 +367,7 @@ fn no_byte_has_two_owners() {
             assert_eq!(chunks.usage(), (CHUNKS * CHUNK, taken.count() as u64 * CHUNK), "seed {seed}");
         }
     }
+    assert!(nodes_given > 1000 && nodes_taken > 1000, "{nodes_given} nodes given, {nodes_taken} taken");
     assert!(taken_back > 1000, "{taken_back} were taken back");
     assert!(given_back > 1000 && refused > 1000, "{given_back} were given back, {refused} refused");
 }

@@ -18,6 +18,7 @@
 
 pub(crate) mod catalog;
 pub(crate) mod chunks;
+mod given;
 pub(crate) mod layout;
 mod server;
 

@@ -8,6 +8,7 @@ use super::ClusterError;
 use super::catalog::{Catalog, NewIndex, ReservedRoot};
 use super::chunks::{Chunks, Cleaning, Extent, Owner, Reserved};
 use super::layout::{LOCKS_START, ServerParts};
+use crate::control::nodes::{NodeBatch, WantedNodes};
 use crate::control::queue_pair::PeerId;
 use crate::control::seal::SealKey;
 use crate::control::wire::Entry;
@@ -185,6 +186,18 @@ impl MemoryServer {
         let Extent { offset, bytes } = rest;
         let taken_back = self.state().chunks.return_extent(index, by, rest);
         if taken_back { Ok(()) } else { Err(ControlError::NotTaken { index, offset, bytes }) }
+    }
+
+    /// Takes free nodes of the chunks of that index, which go to who asks for such.
+    pub(crate) fn give_nodes(&self, index: IndexId, batch: NodeBatch) -> Result<(), ControlError> {
+        let taken = self.state().chunks.give_nodes(index, batch);
+        taken.map_err(|Extent { offset, bytes }| ControlError::NotFree { index, offset, bytes })
+    }
+
+    /// Hands out free nodes of that owner's chunks that were given back, if there are such. Nothing of them is here any
+    /// more then: none gets them twice, whatever becomes of the answer.
+    pub(crate) fn take_nodes(&self, owner: Owner, wanted: &WantedNodes) -> Option<NodeBatch> {
+        self.state().chunks.take_nodes(owner, wanted)
     }
 
     /// Lists pieces of the chunks of that index from `from` on, and whether they were given back; `max` at most, and

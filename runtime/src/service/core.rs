@@ -8,6 +8,7 @@ use super::members::Members;
 use super::peers::{Peer, Peers, Users};
 use super::{ServiceError, random_instance};
 use crate::clock::Clock;
+use crate::control::nodes::{NodeBatch, WantedNodes};
 use crate::control::queue_pair::{Answer, Endpoint, PeerId, Responder};
 use crate::control::seal::SealKey;
 use crate::control::wire::{Census, ConnectedNode, Entry, Offer, Reply, Welcome, WordRange};
@@ -299,6 +300,36 @@ impl ServiceCore {
             self.served.memory.usable(index, peer)?;
         }
         self.served.memory.return_extent(index, peer, rest)
+    }
+
+    /// Takes free nodes of the index's chunks, of any client.
+    pub(super) fn give_nodes(
+        &self,
+        peer: PeerId,
+        index: IndexId,
+        batch: NodeBatch,
+    ) -> Result<(), ControlError> {
+        let mut state = self.state();
+        if self.agreed(&mut state, peer)? == ServerId(0) {
+            self.served.memory.usable(index, peer)?;
+        }
+        self.served.memory.give_nodes(index, batch)
+    }
+
+    /// Hands out free nodes of the index's chunks, if some were given back.
+    pub(super) fn take_nodes(
+        &self,
+        peer: PeerId,
+        wanted_of: Owner,
+        wanted: &WantedNodes,
+    ) -> Result<Option<NodeBatch>, ControlError> {
+        let mut state = self.state();
+        self.reach(&mut state, peer)?;
+        let owner = match self.agreed(&mut state, peer)? {
+            ServerId(0) => self.served.memory.usable(wanted_of.index, peer)?,
+            _ => wanted_of,
+        };
+        Ok(self.served.memory.take_nodes(owner, wanted))
     }
 
     /// Lists pieces of the index's chunks from `from` on, if they belong to the client's catalog, as many as fit

@@ -250,6 +250,12 @@ impl Session {
             Request::GiveBack { index, offset, bytes } => {
                 core.return_extent(peer, IndexId(index), Extent { offset, bytes }).map(|()| Reply::Done)
             }
+            Request::GiveNodes { index, batch } => {
+                core.give_nodes(peer, IndexId(index), batch).map(|()| Reply::Done)
+            }
+            Request::TakeNodes { index, seal, wanted } => {
+                core.take_nodes(peer, Owner { index: IndexId(index), seal }, &wanted).map(Reply::Batch)
+            }
             Request::Holdings { index, from } => Ok(core.holdings(peer, IndexId(index), from)),
             Request::TakeBack { index, joins, extents } => {
                 let extents = extents.into_iter().map(|(offset, bytes)| Extent { offset, bytes }).collect();

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use farwood_runtime::ControlError;
 use farwood_runtime::control::frame;
 use farwood_runtime::control::greeting::greeting;
+use farwood_runtime::control::nodes::{NodeBatch, NodeClass, Waits, WantedNodes};
 use farwood_runtime::control::wire::{Census, Reply, Request};
 use farwood_runtime::service::{Close, ServiceCore};
 use proptest::collection::vec;
@@ -64,6 +65,8 @@ fn request() -> impl Strategy<Value = Request> {
         1 => (index(), any::<u64>(), 0..64u32)
             .prop_map(|(index, from, bits)| Request::Holdings { index, from: from >> bits }),
         3 => take_back(),
+        6 => give_nodes(),
+        4 => take_nodes(),
         1 => Just(Request::Usage),
         1 => any::<Option<u64>>().prop_map(|after| Request::Nodes { after }),
         1 => Just(Request::Ping),
@@ -91,6 +94,29 @@ fn take_back() -> impl Strategy<Value = Request> {
     (0..6u32, 0..20u64, 0..5u64, 0..16u64, 1..16u64).prop_map(|(index, joins, chunk, from, pages)| {
         let extents = vec![(18 * 4096 + chunk * CHUNK_BYTES + from * 4096, pages * 4096)];
         Request::TakeBack { index, joins, extents }
+    })
+}
+
+fn class() -> impl Strategy<Value = NodeClass> {
+    (1..3u64, any::<bool>()).prop_map(|(lines, of_kind)| NodeClass { bytes: lines * 1024, of_kind })
+}
+
+/// Generates free nodes, mostly of one of the chunks, each of them mostly as no other.
+fn give_nodes() -> impl Strategy<Value = Request> {
+    let node = (0..5u64, 0..64u64).prop_map(|(chunk, node)| 18 * 4096 + chunk * CHUNK_BYTES + node * 1024);
+    let node = prop_oneof![50 => node, 1 => any::<u64>()].prop_map(|node| (node, None));
+    (0..6u32, class(), vec(node, 0..4)).prop_map(|(index, class, nodes)| Request::GiveNodes {
+        index,
+        batch: NodeBatch { class, waits: Waits::Epoch(3), nodes },
+    })
+}
+
+fn take_nodes() -> impl Strategy<Value = Request> {
+    let known = (0..12u64, any::<bool>());
+    (0..6u32, class(), known).prop_map(|(index, class, (epoch, last_resort))| Request::TakeNodes {
+        index,
+        seal: KEY.seal(),
+        wanted: WantedNodes { class, epoch, flushed: 0, last_resort },
     })
 }
 
@@ -130,6 +156,11 @@ fn damaged(client: &mut Client, request: &Request, damage: &Damage) -> Vec<u8> {
     bytes
 }
 
+/// Lists the lines of an extent.
+fn lines(offset: u64, bytes: u64) -> impl Iterator<Item = u64> {
+    (offset..offset + bytes).step_by(64)
+}
+
 /// The truth about the service for any requests: which client owns which chunk, and which indexes it has open.
 #[derive(Default)]
 struct Model {
@@ -138,6 +169,8 @@ struct Model {
     taken: Vec<(usize, u64, u64, u32)>,
     /// Extents that were returned and not handed out again: the beginning, the length, the index.
     rests: BTreeSet<(u64, u64, u32)>,
+    /// Lines of free nodes that were given, each with the index and the class.
+    given: BTreeMap<u64, (u32, NodeClass)>,
     open: BTreeSet<(usize, u32)>,
     names: BTreeMap<String, u32>,
 }
@@ -173,15 +206,14 @@ impl Model {
                 }
             }
             (Request::Holdings { index, from: 0 }, Ok(Reply::Holdings { pieces, .. })) => {
-                let rests = pieces.iter().filter(|(.., is_rest)| *is_rest);
-                let of = self.rests.iter().filter(|(_, _, of)| of == index);
-                assert!(rests.map(|(at, bytes, _)| (at, bytes)).eq(of.map(|(at, bytes, _)| (at, bytes))));
-                let bytes: u64 = pieces.iter().map(|(_, bytes, _)| bytes).sum();
-                let chunks = self.chunks.values().filter(|owner| *owner == index).count() as u64;
-                assert_eq!(bytes, chunks * CHUNK_BYTES);
+                self.compare(*index, pieces);
             }
             (Request::TakeBack { index, extents, .. }, Ok(Reply::Freed { .. })) => {
                 extents.iter().for_each(|&(offset, bytes)| self.take_back(*index, offset, bytes));
+            }
+            (Request::GiveNodes { index, batch }, reply) => self.note_given(*index, batch, reply),
+            (Request::TakeNodes { index, wanted, .. }, Ok(Reply::Batch(batch))) => {
+                self.note_taken(*index, wanted, batch.as_ref());
             }
             (Request::Create { name, .. }, Ok(Reply::Entry(entry))) => {
                 assert_eq!(self.names.insert(name.clone(), entry.id), None);
@@ -209,14 +241,78 @@ impl Model {
         }
     }
 
+    fn compare(&self, index: u32, pieces: &[(u64, u64, bool)]) {
+        let rests = pieces.iter().filter(|(.., is_rest)| *is_rest);
+        let of = self.rests.iter().filter(|(_, _, of)| *of == index);
+        let given = self.given.iter().filter(|(_, (of, _))| *of == index).map(|(line, _)| *line);
+        let free: BTreeSet<_> = of.flat_map(|(at, bytes, _)| lines(*at, *bytes)).chain(given).collect();
+        assert!(rests.flat_map(|(at, bytes, _)| lines(*at, *bytes)).eq(free));
+        let bytes: u64 = pieces.iter().map(|(_, bytes, _)| bytes).sum();
+        let chunks = self.chunks.values().filter(|owner| **owner == index).count() as u64;
+        assert_eq!(bytes, chunks * CHUNK_BYTES);
+    }
+
+    fn note_given(&mut self, index: u32, batch: &NodeBatch, reply: &Result<Reply, ControlError>) {
+        let can_be = self.can_be_given(index, batch);
+        match reply {
+            Ok(_) => assert!(can_be, "{batch:?}"),
+            Err(ControlError::NotFree { .. }) => return assert!(!can_be, "{batch:?}"),
+            Err(_) => return,
+        }
+        for &(node, _) in &batch.nodes {
+            self.cut(node, batch.class.bytes);
+            let of = (index, batch.class);
+            lines(node, batch.class.bytes).for_each(|line| _ = self.given.insert(line, of));
+        }
+    }
+
+    fn note_taken(&mut self, index: u32, wanted: &WantedNodes, batch: Option<&NodeBatch>) {
+        let WantedNodes { class, epoch, last_resort, .. } = *wanted;
+        let fits = |&(of, given): &(u32, NodeClass)| {
+            let divides = last_resort && !class.of_kind && !given.of_kind;
+            of == index && (given == class && (last_resort || epoch >= 6) || divides)
+        };
+        assert_eq!(batch.is_some(), self.given.values().any(fits));
+        let Some(batch) = batch else { return };
+        for line in batch.nodes.iter().flat_map(|(node, _)| lines(*node, batch.class.bytes)) {
+            assert!(self.given.remove(&line).is_some_and(|of| fits(&of)), "{line} is handed out");
+        }
+    }
+
     /// Makes an extent a rest, which is no client's any more.
     fn take_back(&mut self, index: u32, offset: u64, bytes: u64) {
+        self.cut(offset, bytes);
+        assert!(lines(offset, bytes).all(|line| !self.given.contains_key(&line)));
+        self.rests.insert((offset, bytes, index));
+    }
+
+    /// Tells whether these are free nodes of the index's chunks, as far as a server can know.
+    fn can_be_given(&self, index: u32, batch: &NodeBatch) -> bool {
+        let bytes = batch.class.bytes;
+        let of_index = |line: &u64| {
+            let chunk = self.chunks.range(..=line).next_back();
+            chunk.is_some_and(|(at, of)| *of == index && line - at < CHUNK_BYTES)
+        };
+        let is_rest = |line: &u64| self.rests.iter().any(|(at, bytes, _)| (*at..at + bytes).contains(line));
+        let mut all = BTreeSet::new();
+        !batch.nodes.is_empty()
+            && batch.nodes.iter().all(|&(node, _)| {
+                node.is_multiple_of(64)
+                    && node.checked_add(bytes).is_some()
+                    && lines(node, bytes).all(|line| {
+                        let is_free = !self.given.contains_key(&line) && !is_rest(&line);
+                        is_free && of_index(&line) && all.insert(line)
+                    })
+            })
+    }
+
+    /// Lets no client give the extent back as what it has taken.
+    fn cut(&mut self, offset: u64, bytes: u64) {
         let (end, taken) = (offset + bytes, std::mem::take(&mut self.taken));
         let cut = taken
             .into_iter()
             .flat_map(|(by, from, to, of)| [(by, from, to.min(offset), of), (by, from.max(end), to, of)]);
         self.taken.extend(cut.filter(|(_, from, to, _)| from < to));
-        self.rests.insert((offset, bytes, index));
     }
 
     /// Removes an extent from what `who` has taken; tells whether it was there.
@@ -238,6 +334,7 @@ impl Model {
         self.chunks.retain(|_, owner| *owner != index);
         self.taken.retain(|(_, _, _, of)| *of != index);
         self.rests.retain(|(_, _, of)| *of != index);
+        self.given.retain(|_, (of, _)| *of != index);
     }
 
     fn ended(&mut self, who: usize) {

@@ -11,6 +11,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use farwood_runtime::control::greeting::{GREETING_BYTES, VERSION, greeting};
+use farwood_runtime::control::nodes::{NodeBatch, NodeClass, Waits, WantedNodes};
 use farwood_runtime::control::wire::{OfferKind, Reply, Request};
 use farwood_runtime::epoch::Pins;
 use farwood_runtime::fabric::Admission;
@@ -239,6 +240,35 @@ fn chunks_of_dropped_requests_go_back() {
     assert_eq!(service.usage().chunk_bytes, CHUNK_BYTES);
     assert_eq!(block_on(control.chunk(ServerId(0), index)).unwrap().bytes, CHUNK_BYTES);
     assert_eq!(service.usage().chunk_bytes, CHUNK_BYTES);
+}
+
+/// Free nodes go to the next process, on every server. Those of a client that gives up while its request is on its way
+/// go back, and are there for the next client.
+#[test]
+fn free_nodes_go_from_process_to_process() {
+    let (first, second) = (tcp(4), tcp(4));
+    let (one, two) = (connect(&[&first, &second]), connect(&[&first, &second]));
+    let index = create(&one, "a").id;
+    block_on(two.open("a")).unwrap();
+    let class = NodeClass { bytes: 1024, of_kind: true };
+    for server in [ServerId(0), ServerId(1)] {
+        let start = block_on(one.chunk(server, index)).unwrap().start.offset();
+        let nodes: Vec<_> = (0..40).map(|node| (start + node * 1024, Some(node))).collect();
+        let batch = NodeBatch { class, waits: Waits::Epoch(1), nodes };
+        one.give_nodes(index, server, batch.clone());
+        block_on(one.usage()).unwrap();
+        let wanted = WantedNodes { class, epoch: 4, flushed: 0, last_resort: false };
+        for _ in 0..100 {
+            drop(two.take_nodes(server, index, wanted));
+            // Its answer comes after that of the nodes, and the nodes go back before the next request.
+            block_on(two.usage()).unwrap();
+        }
+        let held = &block_on(two.holdings(index)).unwrap()[usize::from(server.0)];
+        assert_eq!(held.rests.iter().map(|piece| piece.bytes).sum::<u64>(), 40 << 10);
+        assert_eq!(block_on(two.take_nodes(server, index, wanted)).unwrap(), Some(batch));
+        assert_eq!(block_on(two.take_nodes(server, index, wanted)).unwrap(), None, "once");
+        assert_eq!(block_on(one.take_nodes(server, index, wanted)).unwrap(), None, "once for all");
+    }
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::sync::{Arc, Barrier, Mutex};
 
 use farwood_runtime::control::frame;
 use farwood_runtime::control::greeting::{VERSION, greeting};
+use farwood_runtime::control::nodes::{NodeBatch, NodeClass, Waits, WantedNodes};
 use farwood_runtime::control::seal::SealKey;
 use farwood_runtime::control::wire::{Census, Reply, Request};
 use farwood_runtime::fabric::{Answer, Endpoint, PeerId, Responder};
@@ -297,6 +298,97 @@ fn holdings(client: &mut Client, index: u32) -> (Vec<(u64, u64, bool)>, u32, u64
         Ok(Reply::Holdings { pieces, more: false, others, joins }) => (pieces, others, joins),
         other => panic!("{other:?}"),
     }
+}
+
+const CLASS: NodeClass = NodeClass { bytes: 1024, of_kind: false };
+
+fn give_nodes(index: u32, nodes: &[u64]) -> Request {
+    let nodes = nodes.iter().map(|node| (*node, None)).collect();
+    Request::GiveNodes { index, batch: NodeBatch { class: CLASS, waits: Waits::Epoch(7), nodes } }
+}
+
+fn take_nodes(index: u32, epoch: u64) -> Request {
+    let wanted = WantedNodes { class: CLASS, epoch, flushed: 0, last_resort: false };
+    Request::TakeNodes { index, seal: KEY.seal(), wanted }
+}
+
+/// Free nodes go to the client that asks for such, once, and are what others may have until then: no node lies there.
+#[test]
+fn free_nodes_are_kept_for_the_next_until_the_index_is_dropped() {
+    let core = core(4);
+    let (mut one, mut two) = (Client::alone(&core), Client::alone(&core));
+    let (a, b) = (create(&mut one, "a").unwrap().id, create(&mut two, "b").unwrap().id);
+    let (first, _) = chunk(&mut one, a);
+    assert_eq!(one.ask(Request::GiveBack { index: a, offset: first + 8192, bytes: 4096 }), Ok(Reply::Done));
+    // Who gives them has not taken the chunk.
+    assert_eq!(two.ask(give_nodes(a, &[first + 1024, first + 4096])), Ok(Reply::Done));
+    let all = [
+        (first, 1024, false),
+        (first + 1024, 1024, true),
+        (first + 2048, 2048, false),
+        (first + 4096, 1024, true),
+        (first + 5120, 3072, false),
+        (first + 8192, 4096, true),
+        (first + 12288, CHUNK_BYTES - 12288, false),
+    ];
+    assert_eq!(holdings(&mut one, a).0, all);
+    let none = || Ok(Reply::Batch(None));
+    assert_eq!((one.ask(take_nodes(b, 10)), one.ask(take_nodes(a, 9))), (none(), none()));
+    let Ok(Reply::Batch(Some(batch))) = one.ask(take_nodes(a, 10)) else { panic!("there are two") };
+    assert_eq!(batch.nodes, [(first + 1024, None), (first + 4096, None)]);
+    assert_eq!(one.ask(take_nodes(a, 10)), none());
+    assert_eq!(one.ask(Request::GiveNodes { index: a, batch }), Ok(Reply::Done));
+    drop(two);
+    // A repair does not give them back once more.
+    let joins = holdings(&mut one, a).2;
+    let twice = Request::TakeBack { index: a, joins, extents: vec![(first, 8192)] };
+    assert!(matches!(one.ask(twice), Err(ControlError::NotHeld { .. })));
+    for request in [
+        Request::BeginDrop { name: named("a") },
+        free_of(a),
+        Request::FinishDrop { name: named("a"), index: a },
+    ] {
+        assert!(one.ask(request).is_ok());
+    }
+    let c = create(&mut one, "c").unwrap().id;
+    let all: Vec<_> = (0..4).map(|_| chunk(&mut one, c)).collect();
+    assert!(all.contains(&(first, CHUNK_BYTES)));
+    assert!(holdings(&mut one, c).0.iter().all(|(_, bytes, is_free)| *bytes == CHUNK_BYTES && !is_free));
+    assert_eq!(one.ask(take_nodes(c, 10)), none());
+    assert_eq!(one.ask(give_nodes(c, &[first + 1024])), Ok(Reply::Done), "it is this index's, and free");
+}
+
+#[test]
+fn what_is_no_free_node_is_refused() {
+    let core = core(4);
+    let (mut one, mut two) = (Client::alone(&core), Client::alone(&core));
+    let (a, b) = (create(&mut one, "a").unwrap().id, create(&mut two, "b").unwrap().id);
+    let (first, of_b) = (chunk(&mut one, a).0, chunk(&mut two, b).0);
+    assert_eq!(one.ask(Request::GiveBack { index: a, offset: first + 8192, bytes: 4096 }), Ok(Reply::Done));
+    assert_eq!(two.ask(give_nodes(a, &[first + 1024])), Ok(Reply::Done));
+    for (what, nodes) in [
+        ("again", &[first + 1024][..]),
+        ("a part", &[first + 1536]),
+        ("a rest", &[first + 8192]),
+        ("down into a rest", &[first + 8192 - 512]),
+        ("another index's", &[of_b]),
+        ("over the end of the chunk", &[first + CHUNK_BYTES - 512]),
+        ("no line", &[first + 32]),
+        ("none", &[]),
+    ] {
+        let refused = one.ask(give_nodes(a, nodes));
+        assert!(matches!(refused, Err(ControlError::NotFree { .. })), "{what}: {refused:?}");
+    }
+    let unknown = ControlError::NoSuchIndex { index: IndexId(99) };
+    assert_eq!(one.ask(give_nodes(99, &[first])), Err(unknown.clone()));
+    assert_eq!(one.ask(take_nodes(99, 9)), Err(unknown));
+    let mut swapped = Client::joined(&core, &[2, INSTANCE], 1);
+    let others = ControlError::OtherServers { server: ServerId(1) };
+    assert_eq!(swapped.ask(give_nodes(a, &[first])), Err(others.clone()));
+    assert_eq!(swapped.ask(take_nodes(a, 10)), Err(others));
+    // What a connection took and a part of which was given as nodes is not its own any more.
+    let all_of_it = Request::GiveBack { index: a, offset: first, bytes: 8192 };
+    assert!(matches!(one.ask(all_of_it), Err(ControlError::NotTaken { .. })));
 }
 
 /// Memory that a dead client had is taken back from one who is alone, and was since it began to look.

@@ -1,7 +1,7 @@
 //! Accounts of the memory: that all of it is accounted for, that no byte is two nodes', and that what was lost with
 //! compute nodes can be given back and used again.
 
-use farwood_index::{AnyIndex, CheckOptions, CheckReport, Extents, GiveBackError, MemoryReport};
+use farwood_index::{AnyIndex, CheckOptions, CheckReport, GiveBackError, MemoryReport};
 use farwood_runtime::Verbs;
 
 use super::phases::{Run, Visitor, check};
@@ -52,7 +52,8 @@ impl Run<'_> {
     /// free is a node's, or in two lists.
     pub(super) fn account(&self, handles: &[Handle<'_>], report: &CheckReport) -> Result<(), String> {
         let memory = report.memory.as_ref().ok_or("the servers do not say what they have handed out")?;
-        let mut lists = Extents::default();
+        // What servers keep for the next is in no list.
+        let mut lists = memory.rests.clone();
         for (index, _) in handles.iter().filter(|(_, is_alive)| *is_alive) {
             for (at, bytes) in index.free_extents() {
                 if let Some(shared) = memory.reached.first_shared(at, bytes) {

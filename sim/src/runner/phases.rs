@@ -397,13 +397,10 @@ impl<'r> Run<'r> {
         }
     }
 
-    /// Balances the books of the memory: what servers have handed out is what shards have, those of stopped nodes
-    /// included.
+    /// Balances the books of the memory: what servers have handed out, and not got back, is what shards have, those of
+    /// stopped nodes included.
     fn balance(&self, fleet: &[Member]) -> Result<(), String> {
-        let usage =
-            self.simulation.cluster().usage().now_or_never().expect("embedded servers answer at once");
-        let usage = usage.map_err(|error| format!("what is handed out is not known: {error}"))?;
-        let handed_out: u64 = usage.iter().map(|server| server.chunk_bytes).sum();
+        let handed_out = self.handed_out()?;
         let books: Vec<Books> = fleet.iter().map(|member| member.index.books()).collect();
         let had: i64 = books.iter().map(|books| books.used_bytes + books.free_bytes as i64).sum();
         let had = u64::try_from(had).map_err(|_| format!("the books say that {had} bytes are had"))?;
@@ -416,6 +413,20 @@ impl<'r> Run<'r> {
             return Ok(());
         }
         Err(format!("{handed_out} bytes of memory are handed out, {had} are had, {on_its_way} on their way"))
+    }
+
+    /// Counts the bytes that servers have handed out, and not got back.
+    fn handed_out(&self) -> Result<u64, String> {
+        let cluster = self.simulation.cluster();
+        let indexes = cluster.list().now_or_never().expect("embedded servers answer at once");
+        let mut bytes = 0;
+        for index in indexes.map_err(|error| format!("what is handed out is not known: {error}"))? {
+            let holdings =
+                cluster.holdings(index.id).now_or_never().expect("embedded servers answer at once");
+            let holdings = holdings.map_err(|error| format!("what is handed out is not known: {error}"))?;
+            bytes += holdings.iter().flat_map(|held| &held.used).map(|piece| piece.bytes).sum::<u64>();
+        }
+        Ok(bytes)
     }
 
     /// Checks that clients of other compute nodes get their turn: a lock is passed on only so many times.

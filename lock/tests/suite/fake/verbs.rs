@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 
+use farwood_runtime::control::nodes::{NodeBatch, WantedNodes};
 use farwood_runtime::control::{Chunk, ServerUsage};
 use farwood_runtime::epoch::Pins;
 use farwood_runtime::verbs::Handler;
@@ -248,6 +249,17 @@ impl Control for Memory {
 
     /// Takes it back and does not hand it out again.
     fn return_extent(&self, _: IndexId, _: Chunk) {}
+
+    fn give_nodes(&self, _: IndexId, _: ServerId, _: NodeBatch) {}
+
+    fn take_nodes(
+        &self,
+        _: ServerId,
+        _: IndexId,
+        _: WantedNodes,
+    ) -> LocalBoxFuture<'static, Result<Option<NodeBatch>, ControlError>> {
+        ready(Ok(None)).boxed_local()
+    }
 
     fn create(
         &self,

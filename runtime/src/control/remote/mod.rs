@@ -9,13 +9,14 @@ mod dial;
 mod epochs;
 mod error;
 mod fencing;
+mod handed_out;
 mod holdings;
 mod resume;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
-use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use futures::FutureExt;
@@ -27,8 +28,10 @@ use self::dial::Dialled;
 use self::epochs::ProcessEpochs;
 pub use self::error::ConnectError;
 use self::fencing::{Dead, census, fence_the_dead};
+use self::handed_out::{HandedOut, Memory};
 use self::resume::WayBack;
 use super::names::{CONFIG_BYTES_MAX, KIND_BYTES_MAX, NAME_BYTES_MAX, check_name, check_new};
+use super::nodes::{NodeBatch, WantedNodes};
 use super::queue_pair::{Admission, Endpoint, Exchange, Exchanged};
 use super::seal::Seal;
 use super::wire::{ConnectedNode, Entry, MEMBERS_MAX, OfferKind, Reply, Request, Welcome, WordRange};
@@ -101,6 +104,16 @@ struct Known {
 impl Known {
     fn rights(&self) -> MutexGuard<'_, BTreeMap<IndexId, ChunkRight>> {
         self.chunk_rights.lock().expect("nothing panics while it holds them")
+    }
+
+    /// Returns the right to take memory of that server for an index.
+    fn right(&self, server: ServerId, index: IndexId) -> Result<ChunkRight, ControlError> {
+        match self.rights().get(&index) {
+            Some(right) => Ok(*right),
+            // Server 0 knows what belongs to the index. The others do not, and no drop would free what they gave.
+            None if server == ServerId(0) => Ok(ChunkRight::default()),
+            None => Err(ControlError::NoSuchIndex { index }),
+        }
     }
 }
 
@@ -429,16 +442,6 @@ impl Server {
         Err(self.broken("an impossible chunk"))
     }
 
-    fn return_extent(&self, index: IndexId, rest: Chunk) {
-        let (id, offset, bytes) = (rest.start.server(), rest.start.offset(), rest.bytes);
-        // Later requests over this connection are answered later: the next chunk may be this rest.
-        self.connection.call(Request::GiveBack { index: index.0, offset, bytes }, move |answer| {
-            if answer != Ok(Reply::Done) {
-                tracing::debug!(server = id.0, ?rest, ?answer, "a rest was not taken back");
-            }
-        });
-    }
-
     async fn list(&self) -> Result<Vec<CatalogEntry>, ControlError> {
         let mut all: Vec<CatalogEntry> = Vec::new();
         loop {
@@ -484,40 +487,6 @@ impl Server {
                 }
                 other => return Err(self.unexpected(&other)),
             }
-        }
-    }
-}
-
-/// A chunk on its way to the allocator that asked for it. It is kept, or goes back if the allocator has gone.
-struct HandedOut {
-    servers: Weak<[Server]>,
-    index: IndexId,
-    chunk: Option<Chunk>,
-}
-
-impl HandedOut {
-    fn of(
-        servers: Weak<[Server]>,
-        server: ServerId,
-        index: IndexId,
-        reply: Reply,
-    ) -> Result<Self, ControlError> {
-        let known = servers.upgrade().ok_or(ControlError::ServerGone { server })?;
-        let asked = &known[usize::from(server.0)];
-        let Reply::Chunk { offset, bytes } = reply else { return Err(asked.unexpected(&reply)) };
-        let chunk = Some(asked.check_chunk(server, offset, bytes)?);
-        Ok(HandedOut { servers, index, chunk })
-    }
-
-    fn keep(mut self) -> Chunk {
-        self.chunk.take().expect("it is kept once")
-    }
-}
-
-impl Drop for HandedOut {
-    fn drop(&mut self) {
-        if let (Some(chunk), Some(servers)) = (self.chunk.take(), self.servers.upgrade()) {
-            servers[usize::from(chunk.start.server().0)].return_extent(self.index, chunk);
         }
     }
 }
@@ -602,17 +571,15 @@ impl Control for RemoteControl {
         };
         let (take, answered) = oneshot::channel();
         let servers = Arc::downgrade(&self.servers);
-        let ChunkRight { seal, temporary } = match self.known.rights().get(&index) {
-            Some(right) => *right,
-            // Server 0 knows what belongs to the index. The others do not, and no drop would free what they gave.
-            None if server == ServerId(0) => ChunkRight::default(),
-            None => return ready(Err(ControlError::NoSuchIndex { index })).boxed_local(),
+        let ChunkRight { seal, temporary } = match self.known.right(server, index) {
+            Ok(right) => right,
+            Err(error) => return ready(Err(error)).boxed_local(),
         };
         let request = Request::Chunk { index: index.0, seal, temporary };
         let connected = Arc::clone(&self.servers);
         let epochs = self.epochs.is_held_by_the_dead().then(|| Arc::clone(&self.epochs));
         asked.connection.call(request, move |answer| {
-            let answer = answer.and_then(|reply| HandedOut::of(servers, server, index, reply));
+            let answer = answer.and_then(|reply| HandedOut::chunk(servers, server, index, reply));
             // If the allocator has gone, the chunk is dropped here, and so goes back.
             let _unheard = take.send(answer);
         });
@@ -624,7 +591,10 @@ impl Control for RemoteControl {
             {
                 epochs.note_fenced(fenced);
             }
-            Ok(handed_out.keep())
+            match handed_out.keep() {
+                Some(Memory::Chunk(chunk)) => Ok(chunk),
+                _ => unreachable!("a chunk was asked for"),
+            }
         }
         .boxed_local()
     }
@@ -656,6 +626,40 @@ impl Control for RemoteControl {
             Ok(server) => server.return_extent(index, rest),
             Err(_) => tracing::debug!(?rest, "a rest of no server of this cluster"),
         }
+    }
+
+    fn give_nodes(&self, index: IndexId, server: ServerId, batch: NodeBatch) {
+        match self.server(server) {
+            Ok(server) => server.give_nodes(index, batch),
+            Err(_) => tracing::debug!(server = server.0, "free nodes of no server of this cluster"),
+        }
+    }
+
+    fn take_nodes(
+        &self,
+        server: ServerId,
+        index: IndexId,
+        wanted: WantedNodes,
+    ) -> LocalBoxFuture<'static, Result<Option<NodeBatch>, ControlError>> {
+        let (asked, seal) = match (self.server(server), self.known.right(server, index)) {
+            (Ok(asked), Ok(ChunkRight { seal, .. })) => (asked, seal),
+            (Err(error), _) | (_, Err(error)) => return ready(Err(error)).boxed_local(),
+        };
+        let (take, answered) = oneshot::channel();
+        let servers = Arc::downgrade(&self.servers);
+        asked.connection.call(Request::TakeNodes { index: index.0, seal, wanted }, move |answer| {
+            let answer = answer.and_then(|reply| HandedOut::nodes(servers, server, index, &wanted, reply));
+            // If the allocator has gone, the nodes are dropped here, and so go back.
+            let _unheard = take.send(answer);
+        });
+        async move {
+            match answered.await.unwrap_or(Err(ControlError::ServerGone { server }))?.keep() {
+                Some(Memory::Nodes(batch)) => Ok(Some(batch)),
+                None => Ok(None),
+                Some(Memory::Chunk(_)) => unreachable!("nodes were asked for"),
+            }
+        }
+        .boxed_local()
     }
 
     fn create(

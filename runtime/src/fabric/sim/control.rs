@@ -12,6 +12,7 @@ use slab::Slab;
 
 use super::rules::{Fault, Rule};
 use super::{SimConfig, mixed};
+use crate::control::nodes::{NodeBatch, WantedNodes};
 use crate::control::{
     CatalogEntry, Chunk, Control, ControlError, Holdings, IndexId, ServerInfo, ServerUsage,
 };
@@ -68,7 +69,7 @@ impl SimControl {
         }
     }
 
-    /// Counts the bytes of chunks that were handed out by replies that were lost.
+    /// Counts the bytes that were handed out by replies that were lost, and given back by requests that were.
     pub(super) fn bytes_lost(&self) -> u64 {
         self.bytes_lost.load(Ordering::Relaxed)
     }
@@ -251,6 +252,27 @@ impl Control for SimControl {
     /// Gives it back at once: no client hears when it is done, and nothing random is drawn, whichever ends first.
     fn return_extent(&self, index: IndexId, rest: Chunk) {
         self.cluster.return_extent(index, rest);
+    }
+
+    /// Gives them back at once, or not at all. No client hears which.
+    fn give_nodes(&self, index: IndexId, server: ServerId, batch: NodeBatch) {
+        if self.draw().fails {
+            self.bytes_lost.fetch_add(batch.bytes(), Ordering::Relaxed);
+            return;
+        }
+        self.cluster.give_nodes(index, server, batch);
+    }
+
+    fn take_nodes(&self, server: ServerId, index: IndexId, wanted: WantedNodes) -> Answer<Option<NodeBatch>> {
+        let luck = self.draw();
+        self.request_of(server, &luck, || {
+            let taken = self.cluster.take_nodes(server, index, wanted);
+            let taken = taken.now_or_never().expect("a direct call");
+            if let (Ok(Some(batch)), true) = (&taken, luck.is_lost) {
+                self.bytes_lost.fetch_add(batch.bytes(), Ordering::Relaxed);
+            }
+            ready(taken).boxed_local()
+        })
     }
 
     fn holdings(&self, index: IndexId) -> Answer<Vec<Holdings>> {
