@@ -254,8 +254,8 @@ macro_rules! range_leaf {
             use farwood_index::layout::range_leaf::*;
             let $layout = RangeLayout::new(256, 1, 8, 8)?;
             let mut $image = vec![0; $layout.node_bytes()];
-            let header =
-                RangeHeader { version: NodeVersion::new(7), next: None, low: b"a", high: Some(b"b") };
+            let (version, is_reused) = (NodeVersion::new(7), false);
+            let header = RangeHeader { version, next: None, low: b"a", high: Some(b"b"), is_reused };
             $layout.build(&mut $image, &header, [(&b"anna"[..], &b"1"[..])]);
             $($lines)*
             Ok(())

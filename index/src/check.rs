@@ -81,6 +81,8 @@ pub struct CheckReport {
     pub memory: Option<MemoryReport>,
     /// Bytes of the nodes that were reached so far, if that is of interest.
     pub(crate) reached: Option<Extents>,
+    /// Bytes in which there is no node, and which stay as they are: something leads there.
+    pub(crate) led_to: Extents,
 }
 
 impl CheckReport {
@@ -101,6 +103,7 @@ impl CheckReport {
             torn: Kept::new(kept_max),
             memory: None,
             reached: None,
+            led_to: Extents::default(),
         }
     }
 

@@ -46,7 +46,8 @@ pub struct MemoryReport {
     /// Bytes that it does not reach. Shards that work on the index have some: what they have not used of their chunks,
     /// free nodes, retired ones. All else was lost with shards that ended, and with compute nodes that died.
     pub unreached_bytes: u64,
-    /// Bytes of these in pieces that are too small to be given back.
+    /// Bytes of these that are not given back: in pieces that are too small, or to which something leads in which no
+    /// node is.
     pub too_small_bytes: u64,
     /// The largest number of other clients that one of the servers had, before the walk or after it. They may hold what
     /// was not reached.
@@ -57,10 +58,11 @@ pub struct MemoryReport {
     pub(crate) joins: Option<Vec<u64>>,
 }
 
-/// Balances what was reached with what the servers hold, which was asked before the walk and after it. Yields what is
-/// wrong as well, each with the first byte of an extent.
+/// Balances what was reached with what the servers hold, which was asked before the walk and after it. What was not
+/// reached and is `led_to` stays as it is. Yields what is wrong as well, each with the first byte of an extent.
 pub(crate) fn balance(
     reached: Extents,
+    led_to: &Extents,
     before: &[Holdings],
     after: &[Holdings],
 ) -> (MemoryReport, Vec<(RemotePtr, MemoryFault)>) {
@@ -81,8 +83,9 @@ pub(crate) fn balance(
     }
     let pieces = after.iter().flat_map(|held| &held.used);
     // Piece by piece, so that none lies in two chunks.
-    let unreached = pieces.flat_map(|piece| reached.gaps(piece.start, piece.bytes));
-    let (large, small): (Vec<_>, Vec<_>) = unreached.partition(|(_, bytes)| *bytes >= TAKEN_BACK_BYTES_MIN);
+    let unreached: Vec<_> = pieces.flat_map(|piece| reached.gaps(piece.start, piece.bytes)).collect();
+    let free = unreached.iter().flat_map(|(at, bytes)| led_to.gaps(*at, *bytes));
+    let large: Vec<_> = free.filter(|(_, bytes)| *bytes >= TAKEN_BACK_BYTES_MIN).collect();
     let sum = |extents: &[(RemotePtr, u64)]| extents.iter().map(|(_, bytes)| bytes).sum::<u64>();
     let joins = |held: &[Holdings]| held.iter().map(|held| held.joins).collect::<Vec<_>>();
     let report = MemoryReport {
@@ -90,8 +93,8 @@ pub(crate) fn balance(
         rest_bytes: rests.bytes(),
         rests,
         reached,
-        unreached_bytes: sum(&large) + sum(&small),
-        too_small_bytes: sum(&small),
+        unreached_bytes: sum(&unreached),
+        too_small_bytes: sum(&unreached) - sum(&large),
         others: before.iter().chain(after).map(|held| held.others).max().unwrap_or(0),
         lost: large.into_iter().map(|(start, bytes)| Chunk { start, bytes }).collect(),
         joins: (joins(before) == joins(after)).then(|| joins(before)),
@@ -136,7 +139,7 @@ mod tests {
             let held = [held(&rests)];
             for bits in 0..1_u32 << 10 {
                 let pages: Vec<u64> = (3..13).filter(|page| bits >> (page - 3) & 1 == 1).collect();
-                let (report, faults) = balance(reached(pages.clone()), &held, &held);
+                let (report, faults) = balance(reached(pages.clone()), &Extents::default(), &held, &held);
                 let is_fault = |page: &u64| !(4..12).contains(page) || rests.contains(page);
                 let wrong: Vec<u64> = pages.iter().copied().filter(is_fault).collect();
                 assert_eq!(faults.is_empty(), wrong.is_empty(), "{pages:?} {rests:?}: {faults:?}");
@@ -160,16 +163,25 @@ mod tests {
         let mut nodes = Extents::default();
         nodes.add(chunk(4, 1).start.add(64), PAGE);
         nodes.add(chunk(6, 1).start, PAGE);
-        let (report, faults) = balance(nodes, &held, &held);
+        let (report, faults) = balance(nodes, &Extents::default(), &held, &held);
         assert!(faults.is_empty());
         assert_eq!((report.unreached_bytes, report.too_small_bytes), (2 * PAGE, PAGE));
         assert_eq!(report.lost, [chunk(7, 1)]);
     }
 
     #[test]
+    fn what_something_leads_to_is_not_lost() {
+        let held = [Holdings { used: vec![chunk(4, 4)], ..Holdings::default() }];
+        let (report, faults) = balance(Extents::default(), &reached([5]), &held, &held);
+        assert!(faults.is_empty());
+        assert_eq!((report.unreached_bytes, report.too_small_bytes), (4 * PAGE, PAGE));
+        assert_eq!(report.lost, [chunk(4, 1), chunk(6, 2)]);
+    }
+
+    #[test]
     fn what_is_lost_lies_in_one_chunk() {
         let held = [Holdings { used: vec![chunk(4, 4), chunk(8, 4)], ..Holdings::default() }];
-        let report = balance(Extents::default(), &held, &held).0;
+        let report = balance(Extents::default(), &Extents::default(), &held, &held).0;
         assert_eq!(report.lost, [chunk(4, 4), chunk(8, 4)]);
     }
 
@@ -177,7 +189,7 @@ mod tests {
     fn others_are_not_overlooked() {
         let of = |others, joins| [Holdings { others, joins, ..Holdings::default() }];
         let look = |before: [Holdings; 1], after: [Holdings; 1]| {
-            let report = balance(Extents::default(), &before, &after).0;
+            let report = balance(Extents::default(), &Extents::default(), &before, &after).0;
             (report.others, report.joins)
         };
         assert_eq!(look(of(0, 3), of(0, 3)), (0, Some(vec![3])));

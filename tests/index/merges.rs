@@ -16,9 +16,10 @@ struct Merged {
     pairs: u64,
 }
 
-const KINDS: [Merged; 2] = [
+const KINDS: [Merged; 3] = [
     Merged { kind: IndexKind::Sherman, leaf_bytes: 1024, pairs: 25 },
     Merged { kind: IndexKind::Chime, leaf_bytes: 1408, pairs: 40 },
+    Merged { kind: IndexKind::Dolphin, leaf_bytes: 1024, pairs: 50 },
 ];
 
 impl Merged {

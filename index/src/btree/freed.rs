@@ -23,6 +23,7 @@ use super::{BTree, LeafFormat};
 use crate::error::{AccessError, WriteError};
 use crate::layout::{Bytes, Rejection, heir_of, kind_of, mark_freed};
 use crate::shell::handle::Local;
+use crate::shell::merging::{Edge, Fate, decide};
 use crate::step::Budget;
 
 /// Leaves of this kind that one operation meets before it looks after one.
@@ -31,42 +32,6 @@ const MEETINGS: u32 = 8;
 const PAUSE_NS: u64 = 4_000;
 /// The shortest time in ns before the janitor looks whether a freed leaf is linked; the longest is twice that.
 const UNLINK_NS: u64 = 200_000;
-/// The time in ns for which it then does not look again.
-const LEFT_ALONE_NS: u64 = 1_000_000;
-
-/// The right edge of a leaf on the way to where another one begins.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Edge {
-    /// It ends before.
-    Before(RemotePtr),
-    /// It ends there, and leads to this one.
-    There(RemotePtr),
-    /// It ends behind.
-    Behind,
-    /// It begins behind, or there.
-    Beyond,
-}
-
-/// The end of a frozen leaf.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Fate {
-    Thawed,
-    Freed,
-    /// It is another client's, or not frozen any more.
-    Left,
-}
-
-/// Decides what becomes of the leaf in `image`, at `leaf`, that begins at `low`. The lock of the leaf that has that
-/// edge is held, as is its own.
-fn decide(image: &[u8], low_of: Option<Bytes>, low: &Bytes, leaf: RemotePtr, edge: Edge) -> Fate {
-    let is_frozen = kind_of(image) == Err(Rejection::Frozen);
-    match edge {
-        _ if !is_frozen || low_of.as_ref() != Some(low) => Fate::Left,
-        Edge::There(sibling) if sibling == leaf => Fate::Thawed,
-        Edge::There(_) | Edge::Behind => Fate::Freed,
-        Edge::Before(_) | Edge::Beyond => Fate::Left,
-    }
-}
 
 impl<A: BTree<Leaf: MergedLeaf>, V: Verbs> Local<A, V> {
     /// Goes on from `at`, where the READ or the lock has brought an image that is frozen or freed; `rejection` says
@@ -107,7 +72,7 @@ impl<A: BTree<Leaf: MergedLeaf>, V: Verbs> Local<A, V> {
     /// Leaves it to the janitor to take the separator of a freed leaf out that its parent still had just now. Most
     /// often its merger is about to: so it pauses first, and then looks without a lock.
     fn unlink_later(self: &Rc<Self>, leaf: RemotePtr, low: Bytes) {
-        if !self.merges().begin(leaf, true, self.verbs.now()) {
+        if !self.merges().merging.begin(leaf, true, self.verbs.now()) {
             return;
         }
         let tree = Rc::clone(self);
@@ -116,7 +81,7 @@ impl<A: BTree<Leaf: MergedLeaf>, V: Verbs> Local<A, V> {
             if let Err(error) = tree.unlink(leaf, &low).await {
                 tracing::debug!(name: "btree.leaf.kept", %leaf, %error, "a freed leaf stays linked");
             }
-            tree.merges().end(leaf, tree.verbs.now() + LEFT_ALONE_NS);
+            tree.merges().merging.end(leaf, false, tree.verbs.now());
         });
     }
 
@@ -271,8 +236,8 @@ impl<A: BTree<Leaf: MergedLeaf>, V: Verbs> Local<A, V> {
                 None => return self.unlock(meter, held).await,
             }
         };
-        let low_of = self.low_of(&image).map(|(low, _)| low);
-        let written = match decide(&image, low_of, low, leaf, edge) {
+        let frozen = self.low_of(&image).filter(|(_, rejection)| *rejection == Rejection::Frozen);
+        let written = match decide(frozen.as_ref().map(|(low, _)| low), low, leaf, edge) {
             Fate::Left => None,
             Fate::Thawed => {
                 tracing::debug!(name: "btree.leaf.thawed", node = %leaf, "a frozen leaf is one of the tree again");
@@ -293,53 +258,6 @@ impl<A: BTree<Leaf: MergedLeaf>, V: Verbs> Local<A, V> {
                 self.unlock(meter, held).await
             }
             None => Ok(held.release(meter, chain, true).await.map(drop)?),
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::layout::{LeafLayout, NodeHeader, NodeVersion, freeze};
-
-    fn node(n: u64) -> RemotePtr {
-        RemotePtr::from_bits(64 * n)
-    }
-
-    /// All states of a leaf at 2 that begins at "h", with all edges of the one before.
-    #[test]
-    fn a_frozen_leaf_thaws_if_the_one_before_leads_to_it() {
-        let layout = LeafLayout::for_slots(4, 4, 4).unwrap();
-        let mut live = vec![0; layout.node_bytes()];
-        let node_version = NodeVersion::default();
-        let header = NodeHeader {
-            level: 0,
-            low: b"h",
-            high: None,
-            sibling: RemotePtr::NULL,
-            incarnation: 1,
-            node_version,
-        };
-        layout.build(&mut live, &header, []);
-        let [mut frozen, mut freed] = [live.clone(), live.clone()];
-        freeze(&mut frozen);
-        mark_freed(&mut freed, node(1));
-        let low = Bytes::from_slice(b"h");
-        let edges = [
-            (Edge::There(node(2)), Fate::Thawed),
-            (Edge::There(node(3)), Fate::Freed),
-            (Edge::Behind, Fate::Freed),
-            (Edge::Before(node(2)), Fate::Left),
-            (Edge::Beyond, Fate::Left),
-        ];
-        for (edge, fate) in edges {
-            assert_eq!(decide(&frozen, Some(low.clone()), &low, node(2), edge), fate, "{edge:?}");
-            for image in [&live, &freed] {
-                assert_eq!(decide(image, Some(low.clone()), &low, node(2), edge), Fate::Left);
-            }
-            let other = Some(Bytes::from_slice(b"g"));
-            assert_eq!(decide(&frozen, other, &low, node(2), edge), Fate::Left, "it begins elsewhere by now");
-            assert_eq!(decide(&frozen, None, &low, node(2), edge), Fate::Left);
         }
     }
 }

@@ -46,13 +46,8 @@ use super::{BTree, LeafFormat};
 use crate::error::{AccessError, WriteError};
 use crate::layout::{Bytes, Header, InnerLayout, NodeHeader, Rejection, mark_freed};
 use crate::shell::handle::Local;
+use crate::shell::merging::{Attempt, attempt_often, fits, is_low};
 use crate::step::Budget;
-
-/// Attempts at a merge whose locks were taken, after pauses of this many ns, each twice as long as the one before.
-const ATTEMPTS_MAX: u32 = 4;
-const PAUSE_NS: u64 = 50_000;
-/// The time in ns for which a leaf is left alone whose neighbours are too full, unless it is empty.
-const LEFT_ALONE_NS: u64 = 1_000_000;
 
 /// A leaf that can be merged.
 pub trait MergedLeaf: LeafFormat {
@@ -68,27 +63,6 @@ pub trait MergedLeaf: LeafFormat {
     /// That of a pair that no writer leaves.
     fn unite(&self, image: &mut [u8], header: &NodeHeader<'_>, leaves: [&[u8]; 2])
     -> Result<bool, Rejection>;
-}
-
-/// Tells whether a leaf with so few pairs should be merged.
-pub(crate) fn is_low(pairs: usize, slots: usize) -> bool {
-    pairs <= slots / 4
-}
-
-/// Tells whether a leaf with the pairs of two is far enough from full: inserts that follow do not split it at once, and
-/// after a split neither half is low.
-fn fits(pairs: usize, slots: usize) -> bool {
-    pairs <= slots * 3 / 5
-}
-
-/// The outcome of an attempt.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Attempt {
-    Merged,
-    /// Nothing to do: the tree is another one, or the neighbours are too full.
-    Needless,
-    /// A lock was taken, or a READ met a write.
-    Busy,
 }
 
 /// Two neighbours below one parent.
@@ -145,7 +119,7 @@ impl<A: BTree<Leaf: MergedLeaf>, V: Verbs> Local<A, V> {
     #[cold]
     fn begin_merge(&self, leaf: RemotePtr, key: &[u8], is_empty: bool) {
         let Some(tree) = self.me.upgrade() else { return };
-        if !self.merges().begin(leaf, is_empty, self.verbs.now()) {
+        if !self.merges().merging.begin(leaf, is_empty, self.verbs.now()) {
             return;
         }
         let (key, expected) = (Bytes::from_slice(key), self.allocator.expect());
@@ -156,8 +130,7 @@ impl<A: BTree<Leaf: MergedLeaf>, V: Verbs> Local<A, V> {
             if let Err(error) = &merged {
                 tracing::debug!(name: "btree.merge.failed", %error, "leaves are not merged");
             }
-            let again_ns = if let Ok(true) = merged { 0 } else { tree.verbs.now() + LEFT_ALONE_NS };
-            tree.merges().end(leaf, again_ns);
+            tree.merges().merging.end(leaf, matches!(merged, Ok(true)), tree.verbs.now());
             tree.look_after_retired();
         });
     }
@@ -165,18 +138,7 @@ impl<A: BTree<Leaf: MergedLeaf>, V: Verbs> Local<A, V> {
     /// Merges the leaf of `key` with a neighbour, if they fit and their locks can be had; yields whether it did.
     async fn merge_around(self: &Rc<Self>, key: &[u8]) -> Result<bool, WriteError> {
         let (meter, mut budget) = (Meter::default(), self.budget());
-        for attempt in 0..ATTEMPTS_MAX {
-            match self.try_merge(&meter, key, &mut budget).await? {
-                Attempt::Merged => return Ok(true),
-                Attempt::Needless => return Ok(false),
-                Attempt::Busy => {
-                    tracing::debug!(name: "btree.merge.busy", "a merge gives way to other clients");
-                    let pause_ns = PAUSE_NS << attempt;
-                    self.verbs.pause(pause_ns + self.verbs.random() % pause_ns).await;
-                }
-            }
-        }
-        Ok(false)
+        attempt_often(&self.verbs, async || self.try_merge(&meter, key, &mut budget).await).await
     }
 
     /// Tries the leaf of `key` with its left neighbour, and then with the right one: one round trip for the parent, and

@@ -27,7 +27,7 @@
 //! parent is asked whether one has: so no inner node leads to what is used again, only copies of older ones.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::rc::Rc;
 
 use farwood_lock::Held;
@@ -41,6 +41,7 @@ use super::{BTree, LeafFormat};
 use crate::error::WriteError;
 use crate::layout::{Bytes, NodeVersion, Rejection, kind_of, version_behind};
 use crate::shell::handle::Local;
+use crate::shell::merging::Merging;
 
 /// Merged leaves whose locks a split tries at most.
 const TRIES_MAX: usize = 4;
@@ -54,59 +55,16 @@ struct Retired {
     _expected: Expected,
 }
 
-/// A leaf that is being merged, or is left alone.
-#[derive(Clone, Copy)]
-struct Noted {
-    until: u64,
-    was_empty: bool,
-}
-
 /// The merges of one shard.
 #[derive(Default)]
 pub(super) struct Merges {
-    /// Leaves that are being merged, or are left alone until then.
-    noted: RefCell<BTreeMap<RemotePtr, Noted>>,
+    pub(super) merging: Merging,
     /// The oldest first.
     retired: RefCell<VecDeque<Retired>>,
     looks: Cell<bool>,
 }
 
 impl Merges {
-    /// Maximum of merges under way.
-    const MOST: usize = 64;
-    /// Leaves that are noted at most, before those that are left alone are forgotten.
-    const NOTED_MAX: usize = 256;
-    const UNDER_WAY: u64 = u64::MAX;
-
-    /// Notes that a leaf is being merged; false if it is already, or is left alone, or there are too many.
-    pub(super) fn begin(&self, leaf: RemotePtr, is_empty: bool, now: u64) -> bool {
-        let mut noted = self.noted.borrow_mut();
-        if noted.len() >= Self::NOTED_MAX {
-            noted.retain(|_, noted| noted.until == Self::UNDER_WAY);
-        }
-        // One that has become empty is looked at once more: there may be no other remove.
-        let is_left_alone = |noted: &Noted| {
-            let is_news = is_empty && !noted.was_empty;
-            noted.until == Self::UNDER_WAY || noted.until > now && !is_news
-        };
-        let under_way = || noted.values().filter(|noted| noted.until == Self::UNDER_WAY).count();
-        if noted.get(&leaf).is_some_and(is_left_alone) || under_way() >= Self::MOST {
-            return false;
-        }
-        noted.insert(leaf, Noted { until: Self::UNDER_WAY, was_empty: is_empty });
-        true
-    }
-
-    /// Notes that a leaf is not being merged any more, and left alone until then.
-    pub(super) fn end(&self, leaf: RemotePtr, until: u64) {
-        let mut noted = self.noted.borrow_mut();
-        match noted.get_mut(&leaf) {
-            Some(_) if until == 0 => _ = noted.remove(&leaf),
-            Some(noted) => noted.until = until,
-            None => {}
-        }
-    }
-
     /// Takes the retired leaf that has waited for the longest, if that is long enough.
     fn oldest_if(&self, is_over: impl FnOnce(u64) -> bool) -> Option<Retired> {
         let mut retired = self.retired.borrow_mut();
@@ -224,40 +182,5 @@ impl<A: BTree<Leaf: MergedLeaf>, V: Verbs> Local<A, V> {
             others.push(again);
         }
         None
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn leaf(n: u64) -> RemotePtr {
-        RemotePtr::from_bits(64 * (n + 1))
-    }
-
-    #[test]
-    fn a_leaf_is_merged_once_at_a_time_and_left_alone_unless_it_is_empty() {
-        let merges = Merges::default();
-        assert!(merges.begin(leaf(0), false, 5) && !merges.begin(leaf(0), true, 5));
-        merges.end(leaf(0), 100);
-        assert!(!merges.begin(leaf(0), false, 99) && merges.begin(leaf(0), true, 99));
-        merges.end(leaf(0), 200);
-        assert!(!merges.begin(leaf(0), true, 199), "it was empty");
-        assert!(merges.begin(leaf(0), false, 200));
-        merges.end(leaf(0), 0);
-        assert!((0..Merges::MOST as u64).all(|n| merges.begin(leaf(n), false, 5)));
-        assert!(!merges.begin(leaf(99), true, 5), "there are too many");
-        merges.end(leaf(3), 7);
-        assert!(!merges.begin(leaf(3), false, 6) && merges.begin(leaf(99), true, 6));
-    }
-
-    #[test]
-    fn leaves_that_are_left_alone_are_forgotten_where_they_are_many() {
-        let merges = Merges::default();
-        for n in 0..10_000 {
-            assert!(merges.begin(leaf(n), false, 5));
-            merges.end(leaf(n), 100);
-            assert!(merges.noted.borrow().len() <= Merges::NOTED_MAX);
-        }
     }
 }

@@ -270,7 +270,7 @@ impl Algorithm for ChimeAlgorithm {
             "lock.handover.image",
             "lock.redo.reached",
             "lock.redo.unreached",
-            "btree.merge.busy",
+            "merge.busy",
             "sim.read.overtaken",
         ],
         takeover_paths: &["btree.leaf.looked_after", "lock.recovery.mended"],

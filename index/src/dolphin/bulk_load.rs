@@ -139,6 +139,7 @@ impl<V: Verbs> Loader<'_, V> {
             next: next.as_ref().map(|(_, next)| *next),
             low: &low,
             high: high.as_deref(),
+            is_reused: false,
         };
         let pairs = pairs.iter().map(|(key, value)| (&key[..], &value[..]));
         self.tree.leaf().build(&mut image, &header, pairs);

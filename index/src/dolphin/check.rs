@@ -14,10 +14,12 @@ use farwood_runtime::{Buf, Meter, RemotePtr, Verbs};
 use super::Tree;
 use super::descend::{Inner, Unread};
 use super::leaf_plan::{Old, pairs_of, share_prefix};
+use super::merge::is_gone;
 use super::root::{begin_of, end_of};
 use crate::check::{AtRest, Broken, CheckReport, Link, MissingSeparator, Violation, in_lines, inside};
 use crate::error::AccessError;
 use crate::layout::radix::{Child, Symbol};
+use crate::layout::range_leaf::Standing;
 use crate::layout::{Bytes, Rejection};
 use crate::step::Budget;
 
@@ -42,10 +44,26 @@ pub(super) async fn walk<V: Verbs>(
     let root_node = tree.types().node_bytes(tree.types().largest());
     report.survey.used_bytes += in_lines(tree.root_bytes()) - in_lines(root_node);
     report.reach(root.ptr().add(in_lines(root_node)), in_lines(tree.root_bytes()) - in_lines(root_node));
-    let mut walk = Walk { tree, meter, budget, at_rest, owners, visited: BTreeSet::new(), height: 0, report };
+    let mut walk = Walk {
+        tree,
+        meter,
+        budget,
+        at_rest,
+        owners,
+        visited: BTreeSet::new(),
+        reused: BTreeSet::new(),
+        gone: BTreeSet::new(),
+        height: 0,
+        report,
+    };
     let families = walk.inner_nodes(tree.unread_root(root)).await?;
-    for (symbol, slots) in families {
-        walk.leaves(symbol, &slots, visit).await?;
+    let mut begins = Vec::new();
+    for (symbol, slots) in &families {
+        begins.push(walk.leaves(*symbol, slots, visit).await?);
+    }
+    // A slot may lead to a leaf of another first byte.
+    for (slots, begins) in families.values().zip(&begins) {
+        walk.judge_slots(slots, begins).await?;
     }
     let survey = &mut walk.report.survey;
     let slots = survey.leaves * tree.leaf().slots() as u64;
@@ -116,6 +134,10 @@ struct Walk<'t, V: Verbs> {
     owners: Vec<Option<LockWord>>,
     /// Nodes that were read: none is read twice.
     visited: BTreeSet<RemotePtr>,
+    /// Leaves where others were before, to which slots may lead that are none of theirs.
+    reused: BTreeSet<Child>,
+    /// Leaves that were merged, and to which slots lead still.
+    gone: BTreeSet<Child>,
     height: u8,
     report: &'t mut CheckReport,
 }
@@ -217,13 +239,13 @@ impl<V: Verbs> Walk<'_, V> {
         }
     }
 
-    /// Walks over the leaves of keys that begin with `symbol`, to which these slots lead.
+    /// Walks over the leaves of keys that begin with `symbol`, to which these slots lead; yields where they begin.
     async fn leaves(
         &mut self,
         symbol: Symbol,
         slots: &LeafSlots,
         visit: &mut dyn FnMut(&[u8], &[u8]),
-    ) -> Result<(), AccessError> {
+    ) -> Result<Begins, AccessError> {
         let mut begins = Begins::default();
         let (_, first, mut from) = slots[0];
         let (mut at, mut expected) = (Some(first), Some(begin_of(symbol)));
@@ -244,10 +266,14 @@ impl<V: Verbs> Walk<'_, V> {
             };
             let Some((old, next)) = read else {
                 // What it holds and where it ends is not known: the next leaf that a slot leads to may be behind it.
-                let behind =
-                    slots.iter().find(|(path, other, _)| Some(path) > last.as_ref() && !begins.knows(*other));
-                (at, expected) = (behind.map(|(_, other, _)| *other), None);
-                last = behind.map(|(path, ..)| path.clone());
+                for (path, other, _) in slots {
+                    let is_behind = Some(path) > last.as_ref() && !begins.knows(*other);
+                    if is_behind && self.is_of(*other, symbol).await? {
+                        (at, last) = (Some(*other), Some(path.clone()));
+                        break;
+                    }
+                }
+                expected = None;
                 continue;
             };
             let end = end_of(symbol);
@@ -257,23 +283,32 @@ impl<V: Verbs> Walk<'_, V> {
             }
             (at, expected, from, last) = (next, old.high, ptr, Some(old.low));
         }
-        self.judge_slots(slots, &begins);
-        Ok(())
+        Ok(begins)
+    }
+
+    /// Tells whether a leaf is one of the tree, for keys that begin with `symbol`: a slot may lead to another one. One
+    /// that is torn is taken for one.
+    async fn is_of(&mut self, leaf: Child, symbol: Symbol) -> Result<bool, AccessError> {
+        let image = self.tree.fetch_leaf(self.meter, leaf.ptr(), &mut self.budget).await?.into_buf();
+        Ok(match self.tree.leaf().parse(&image) {
+            Ok(view) => Symbol::of(&view.bounds().0, 0) == symbol,
+            Err(rejection) => !is_gone(rejection),
+        })
     }
 
     /// Judges the slots that lead to leaves, of which it is known where they begin.
-    fn judge_slots(&mut self, slots: &LeafSlots, begins: &Begins) {
+    async fn judge_slots(&mut self, slots: &LeafSlots, begins: &Begins) -> Result<(), AccessError> {
         let mut unknown: BTreeMap<&Child, &Bytes> = begins.known().collect();
         for (path, leaf, node) in slots {
             unknown.remove(leaf);
             match begins.of(*leaf) {
-                Some(begin) if begin > path => {
+                Some(begin) if begin > path && !self.reused.contains(leaf) => {
                     let (separator, begin) = (path.clone(), begin.clone());
                     let what =
                         format!("its slot for {separator:?} leads to {leaf:?}, which begins at {begin:?}");
                     self.rule(*node, what);
                 }
-                None if self.report.torn.is_empty() => {
+                None if self.report.torn.is_empty() && !self.may_be_led_to(*leaf).await? => {
                     self.rule(
                         *node,
                         format!("its slot for {path:?} leads to {leaf:?}, which is not among the leaves"),
@@ -288,6 +323,27 @@ impl<V: Verbs> Walk<'_, V> {
             let separator = separator.clone();
             self.report.missing_separators.push(MissingSeparator { node, level: 0, separator, parent });
         }
+        Ok(())
+    }
+
+    /// Tells whether a slot may lead to a leaf that is none of the slot's first byte, until a client comes by
+    /// (`freed.rs`): to one that was merged, whose memory stays a leaf's, or one that was made there. A round trip.
+    async fn may_be_led_to(&mut self, leaf: Child) -> Result<bool, AccessError> {
+        let (ptr, bytes) = (leaf.ptr(), self.tree.leaf().node_bytes());
+        if self.reused.contains(&leaf) {
+            return Ok(true);
+        }
+        if self.visited.contains(&ptr) || inside(self.tree.verbs.control().servers(), ptr, bytes).is_err() {
+            return Ok(self.gone.contains(&leaf));
+        }
+        let image = self.tree.fetch_leaf(self.meter, ptr, &mut self.budget).await?.into_buf();
+        let is_gone = self.tree.leaf().parse(&image).err().is_some_and(is_gone);
+        if is_gone {
+            self.visited.insert(ptr);
+            self.gone.insert(leaf);
+            self.report.led_to.add(ptr, in_lines(bytes));
+        }
+        Ok(is_gone)
     }
 
     /// Reads a leaf, shows its pairs, and judges it; yields its bounds, and the leaf behind. `None` if it is torn or
@@ -310,6 +366,11 @@ impl<V: Verbs> Walk<'_, V> {
             self.budget.spend(self.meter, ptr, Some(Rejection::Torn))?;
         };
         let has_dead_owner = self.judge_lock(ptr, &image);
+        let mut image = image;
+        if self.tree.leaf().parse(&image).err() == Some(Rejection::Frozen) {
+            // Its left neighbour leads here: it is one of the tree, and thaws when it is met.
+            self.tree.leaf().set_standing(&mut image, Standing::Live);
+        }
         let read = self.tree.leaf().parse(&image).and_then(|view| Ok((view, pairs_of(&view)?)));
         let (view, pairs) = match read {
             Ok(read) => read,
@@ -340,6 +401,9 @@ impl<V: Verbs> Walk<'_, V> {
             visit(key, value);
         }
         self.report.survey.keys += pairs.len() as u64;
+        if view.is_reused() {
+            self.reused.extend(Child::new(ptr));
+        }
         let next = view.next();
         Ok(Some((old, next)))
     }

@@ -10,6 +10,9 @@ use crate::layout::Rejection;
 use crate::layout::radix::{Child, InnerView, Link, Slot, Symbol};
 use crate::step::Budget;
 
+/// Steps over links after which a client looks whether a slot leads far to the left of its key.
+const FAR: u32 = 8;
+
 /// A leaf, and what led there.
 #[derive(Debug)]
 pub(super) struct Place {
@@ -109,7 +112,7 @@ impl<V: Verbs> Tree<V> {
     }
 
     /// Finds the leaf for `key` by READs of all nodes from the root on, which take the place of the cached copies.
-    async fn descend_from_root(
+    pub(super) async fn descend_from_root(
         &self,
         meter: &Meter,
         key: &[u8],
@@ -277,7 +280,14 @@ impl<V: Verbs> Tree<V> {
         let node = from.leaf.ptr();
         budget.spend(meter, node, None)?;
         self.forget(key, from);
-        match way_on(self.techniques.backtracking, from.is_fresh, budget.count_move_right()) {
+        let steps = budget.count_move_right();
+        if steps.is_multiple_of(FAR)
+            && let Some(past) = Box::pin(self.look_past(meter, key, budget)).await?
+            && past.low > separator.key
+        {
+            return Ok(Located::Leaf(past.place));
+        }
+        match way_on(self.techniques.backtracking, from.is_fresh, steps) {
             WayOn::Link => {
                 tracing::debug!(name: "dolphin.leaf.right", leaf = %node, "a leaf ends before the key");
                 let (leaf, over) = (separator.right, Some(Box::new(separator)));
@@ -301,6 +311,10 @@ impl<V: Verbs> Tree<V> {
     ) -> Result<Located, AccessError> {
         budget.spend(meter, from.leaf.ptr(), None)?;
         self.forget(key, from);
+        if budget.count_freed() > 1 {
+            // It is not a copy that leads there.
+            return Box::pin(self.locate_past(meter, key, budget)).await;
+        }
         match self.techniques.backtracking {
             true => self.locate(meter, key, budget).await,
             false => self.descend_from_root(meter, key, budget).await,
@@ -308,7 +322,7 @@ impl<V: Verbs> Tree<V> {
     }
 
     /// Drops the cached nodes that may have led to a wrong leaf.
-    fn forget(&self, key: &[u8], from: &Place) {
+    pub(super) fn forget(&self, key: &[u8], from: &Place) {
         self.reader().forget_before(key);
         self.cache().invalidate(from.holder.bits());
     }

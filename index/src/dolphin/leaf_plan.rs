@@ -41,16 +41,22 @@ pub(super) struct Old {
     next: Option<Child>,
     pub(super) low: Bytes,
     pub(super) high: Option<Bytes>,
+    is_reused: bool,
 }
 
 impl Old {
     pub(super) fn of(view: &RangeView<'_>) -> Self {
         let (low, high) = view.bounds();
-        Old { version: view.version(), next: view.next(), low, high }
+        Old { version: view.version(), next: view.next(), low, high, is_reused: view.is_reused() }
+    }
+
+    /// Yields the leaf behind, if there is one.
+    pub(super) fn next(&self) -> Option<Child> {
+        self.next
     }
 
     /// Tells whether a leaf with these bounds may have these pairs: ascending keys within them.
-    fn holds(&self, pairs: &Pairs) -> bool {
+    pub(super) fn holds(&self, pairs: &Pairs) -> bool {
         let ascend = pairs.windows(2).all(|two| two[0].0 < two[1].0);
         let (first, last) = (pairs.first(), pairs.last());
         let begins = first.is_none_or(|(key, _)| *key >= self.low);
@@ -59,8 +65,9 @@ impl Old {
 
     /// Yields the header of the next write of the whole leaf.
     pub(super) fn whole(&self) -> RangeHeader<'_> {
-        let Old { version, next, low, high } = self;
-        RangeHeader { version: version.next(), next: *next, low, high: high.as_deref() }
+        let Old { version, next, low, high, is_reused } = self;
+        let (version, high) = (version.next(), high.as_deref());
+        RangeHeader { version, next: *next, low, high, is_reused: *is_reused }
     }
 }
 
@@ -190,7 +197,8 @@ mod tests {
 
     fn leaf(layout: &RangeLayout, keys: &[&[u8]]) -> Vec<u8> {
         let mut image = vec![0; layout.node_bytes()];
-        let header = RangeHeader { version: NodeVersion::new(3), next: None, low: b"k", high: Some(b"l") };
+        let (version, is_reused) = (NodeVersion::new(3), false);
+        let header = RangeHeader { version, next: None, low: b"k", high: Some(b"l"), is_reused };
         layout.build(&mut image, &header, keys.iter().map(|key| (*key, &b"12345678"[..])));
         image
     }

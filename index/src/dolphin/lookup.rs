@@ -14,6 +14,7 @@ use farwood_runtime::{Buf, Chain, Completion, Meter, RemotePtr, Verbs};
 
 use super::Tree;
 use super::descend::Located;
+use super::freed::Gone;
 use super::write::leave;
 use crate::error::AccessError;
 use crate::layout::radix::{Child, Symbol};
@@ -27,8 +28,8 @@ const RETRIES_BEFORE_LOCK: u32 = 8;
 
 /// The leaf of a key.
 pub(super) enum Sought {
-    /// Its image, and what it says of the key, for which it answers.
-    Leaf(Buf, RangeFound),
+    /// The leaf, with its image and what that says of the key, for which it answers.
+    Leaf { leaf: Child, image: Buf, found: RangeFound },
     /// There is none. The next symbol of the root that has leaves, if there is any.
     Nothing(Option<Symbol>),
 }
@@ -36,7 +37,8 @@ pub(super) enum Sought {
 impl<V: Verbs> Tree<V> {
     pub(super) async fn lookup(&self, meter: &Meter, key: &[u8]) -> Result<Option<Value>, AccessError> {
         let sought = self.seek(meter, key).await?;
-        let Sought::Leaf(mut image, RangeFound::Slot { slot, is_present: true }) = sought else {
+        let Sought::Leaf { mut image, found: RangeFound::Slot { slot, is_present: true }, .. } = sought
+        else {
             return Ok(None);
         };
         match self.leaf().value_in_place(&mut image, slot) {
@@ -55,19 +57,26 @@ impl<V: Verbs> Tree<V> {
                 Located::Leaf(place) => place,
                 Located::Nothing(next) => return Ok(Sought::Nothing(next)),
             };
-            let image = self.read_leaf(meter, place.leaf, budget).await?;
+            let image = match self.read_leaf(meter, place.leaf, budget).await? {
+                Ok(image) => image,
+                Err(gone) => {
+                    located = Box::pin(self.leave_gone(meter, key, &place, gone, budget)).await?;
+                    continue;
+                }
+            };
             let view = self.leaf().parsed(&image);
             let found = view.find(key);
             if let RangeFound::Slot { .. } | RangeFound::Absent { .. } = found {
+                let leaf = place.leaf;
                 self.arrived(place);
-                return Ok(Sought::Leaf(image, found));
+                return Ok(Sought::Leaf { leaf, image, found });
             }
             let bounds = view.bounds();
             located = self.elsewhere(meter, key, &place, (found, bounds), budget).await?;
         }
     }
 
-    /// Reads a leaf that is whole.
+    /// Reads a leaf that is whole, or finds it frozen or freed.
     ///
     /// # Errors
     /// If there is none, or it stays torn.
@@ -76,7 +85,7 @@ impl<V: Verbs> Tree<V> {
         meter: &Meter,
         leaf: Child,
         budget: &mut Budget,
-    ) -> Result<Buf, AccessError> {
+    ) -> Result<Result<Buf, Gone>, AccessError> {
         let node = leaf.ptr();
         let (mut slow, mut rereads) = (SlowReads::default(), 0);
         loop {
@@ -84,18 +93,18 @@ impl<V: Verbs> Tree<V> {
             let is_slow = self.is_slow(&read);
             let image = read.into_buf();
             let rejection = match self.leaf().parse(&image).map(drop) {
-                Ok(()) if !is_slow => return Ok(image),
+                Ok(()) if !is_slow => return Ok(Ok(image)),
                 Ok(()) => Rejection::Slow,
                 Err(rejection) => rejection,
             };
             let Step::Reread(last) = Step::<()>::after(rejection) else {
-                return Err(AccessError::corrupt(node, rejection));
+                return self.gone(leaf, &image, rejection).map(Err);
             };
             budget.spend(meter, node, last)?;
             rereads += 1;
             let wants_lock = if is_slow { self.pause_or_lock(&mut slow).await } else { false };
             if wants_lock || rereads > RETRIES_BEFORE_LOCK {
-                return self.read_leaf_sharing(meter, node).await;
+                return self.read_leaf_sharing(meter, leaf).await;
             }
         }
     }
@@ -133,7 +142,8 @@ impl<V: Verbs> Tree<V> {
 
     /// Reads a leaf while no client can write it whole.
     #[cold]
-    async fn read_leaf_sharing(&self, meter: &Meter, node: RemotePtr) -> Result<Buf, AccessError> {
+    async fn read_leaf_sharing(&self, meter: &Meter, leaf: Child) -> Result<Result<Buf, Gone>, AccessError> {
+        let node = leaf.ptr();
         tracing::debug!(name: "dolphin.read.locked", leaf = %node, "a leaf is read under its lock");
         let buf = self.verbs.lease(self.leaf().node_bytes());
         let parts = self.leaf().parts(true);
@@ -142,8 +152,8 @@ impl<V: Verbs> Tree<V> {
         let image = read.into_buf();
         leave(meter, shared).await;
         match self.leaf().parse(&image).map(drop) {
-            Ok(()) => Ok(image),
-            Err(rejection) => Err(AccessError::corrupt(node, rejection)),
+            Ok(()) => Ok(Ok(image)),
+            Err(rejection) => self.gone(leaf, &image, rejection).map(Err),
         }
     }
 

@@ -31,6 +31,9 @@
 //! - Where values may have more than 56 bytes, no value is sure to lie within a line. Every update takes 2 then,
 //!   without `fused` 3.
 //!
+//! A split whose new leaf is in the memory of a merged one takes two or three more. Merges are in the background: a
+//! READ of each leaf, two round trips to lock both, three for their WRITEs, and those of slots.
+//!
 //! A get that comes to a leaf which another node has split meanwhile takes one more, for the leaf behind; without
 //! `backtracking` one for each level of the tree. A write takes two more, since it gives the leaf's lock back first.
 //! With `deep_special` the first key of a prefix mostly splits a
@@ -56,14 +59,18 @@
 //! # Who sees what
 //!
 //! A client knows a leaf by what it has read of it: its bounds say whether it answers for the key. A leaf's lower bound
-//! never changes, its upper one only becomes less, and leaves are not reused. So a slot that has ever led to a leaf
-//! leads, for ever, to the key's leaf or to one to the left of it, and from there links lead to the right. This holds
-//! between the two steps of a split, and if its client dies between them:
+//! never changes. So a slot that leads to a leaf of its own leads to the key's leaf or to one to the left of it, and
+//! from there links lead to the right. This holds between the two steps of a split, and if its client dies between
+//! them:
 //!
 //! ```text
 //!   split    WRITE right     WRITE left: it ends, and leads, where right begins; unlock      slots above
 //!   get      left answers                       left: beyond ── right answers                right answers
 //! ```
+//!
+//! Leaves that are nearly empty are merged with a neighbour (`merge.rs`), and their memory becomes other leaves
+//! (`reused.rs`). So there are slots, and copies of them, that lead to leaves of other keys, or that are none any more.
+//! Bounds say so, and clients go on from the slot before (`freed.rs`).
 //!
 //! A change of a leaf takes effect with a write to one line that all readers agree on (`layout/range_leaf`): a value,
 //! a key's head, or the first line's version. Updates are lost to no split, since sharers and a client that has the
@@ -96,17 +103,20 @@
 //! - A full leaf of keys that are close to each other, as numbers, is not divided in the middle but such that one part
 //!   can become full and is never divided again (`divide.rs`): clients append in no strict order.
 //! - No prefixes are compressed: a node is about one byte. (A leaf's separators are as short as can be.)
-//! - Leaves that became empty stay in the tree in this release.
+//! - Leaves are merged that removes have left nearly empty. Inner nodes never get smaller.
 
 mod bulk_load;
 mod check;
 mod config;
 mod descend;
 mod divide;
+mod freed;
 mod leaf_plan;
 mod lookup;
+mod merge;
 mod out;
 mod put_separator;
+mod reused;
 mod root;
 mod scan;
 mod separators;
@@ -136,6 +146,7 @@ use crate::range_index::Scan;
 use crate::shell::algorithm::{Algorithm, Trial};
 use crate::shell::flushes::Flushes;
 use crate::shell::handle::{Index, Local};
+use crate::shell::merging::Merging;
 use crate::smart::check_servers;
 use crate::value::Value;
 use crate::write_op::WriteOp;
@@ -170,6 +181,7 @@ pub struct ShardState {
     /// True if the last put has found no value that it could change as an update does.
     puts_insert: Cell<bool>,
     suspects: Suspects,
+    merging: Merging,
 }
 
 impl<V: Verbs> Tree<V> {
@@ -211,9 +223,14 @@ impl Algorithm for DolphinAlgorithm {
             "janitor.again",
             "cache.evicted",
             "cache.flushed",
+            "dolphin.leaf.again",
             "dolphin.leaf.compacted",
+            "dolphin.leaf.freed",
+            "dolphin.leaf.frozen",
             "dolphin.leaf.lost",
+            "dolphin.leaf.merged",
             "dolphin.leaf.parted",
+            "dolphin.leaf.past",
             "dolphin.leaf.right",
             "dolphin.leaf.split",
             "dolphin.leaf.whole",
@@ -227,12 +244,14 @@ impl Algorithm for DolphinAlgorithm {
             "dolphin.separator.late",
             "dolphin.separator.missing",
             "dolphin.separator.owed",
+            "dolphin.slot.led_on",
             "dolphin.split.unknown",
             "lock.lane.claimed",
             "lock.shared.awaited",
             "lock.shared.barred",
             "lock.shared.closing",
             "lock.shared.settled",
+            "merge.busy",
         ],
         // The root has room for all symbols.
         bytes_per_server: 4 << 20,
@@ -241,7 +260,7 @@ impl Algorithm for DolphinAlgorithm {
         is_radix: true,
         // An update under a shared lock.
         fails_with_queue_pairs: true,
-        takeover_paths: &["lock.shared.recovered"],
+        takeover_paths: &["dolphin.leaf.looked_after", "lock.shared.recovered"],
         long_key: 255,
         height_min: 3,
         load_factor_min: 0.2,
@@ -301,7 +320,12 @@ impl Algorithm for DolphinAlgorithm {
 
     fn shard_state(node: &NodeState) -> ShardState {
         let reader = node.cache.reader();
-        ShardState { reader, puts_insert: Cell::new(true), suspects: Suspects::default() }
+        ShardState {
+            reader,
+            puts_insert: Cell::new(true),
+            suspects: Suspects::default(),
+            merging: Merging::default(),
+        }
     }
 
     fn cache_bytes(node: &NodeState) -> usize {

@@ -166,20 +166,8 @@ impl<V: Verbs> Tree<V> {
     /// Leaves it to the janitor to put a separator in that is missing, or about to be put in.
     #[cold]
     fn suspect(&self, separator: Separator) {
-        let Some(tree) = self.me.upgrade() else { return };
-        if !self.state.suspects.begin(separator.right, self.verbs.now()) {
-            return;
-        }
-        self.verbs.defer(async move {
-            tree.verbs.pause(PAUSE_NS + tree.verbs.random() % PAUSE_NS).await;
-            match tree.put_suspected(separator.clone()).await {
-                Ok(()) => tree.state.suspects.left_alone(separator.right, 0),
-                Err(error) => {
-                    is_missing(&error);
-                    let until = tree.verbs.now() + LEFT_ALONE_NS;
-                    tree.state.suspects.left_alone(separator.right, until);
-                }
-            }
+        self.see_to_later(separator.right, async move |tree: &Self| {
+            tree.put_suspected(separator).await.inspect_err(is_missing)
         });
     }
 
@@ -187,23 +175,43 @@ impl<V: Verbs> Tree<V> {
     /// client that moved it does not.
     #[cold]
     pub(super) fn suspect_move(&self, moved: Unread, to: (Child, u8)) {
+        self.see_to_later(moved.node, async move |tree: &Self| {
+            tree.replace_child(&Meter::default(), moved, to).await
+        });
+    }
+
+    /// Leaves it to the janitor to see to a leaf or an inner node, in a while: mostly another client is about to. If
+    /// that fails it is left alone for longer.
+    #[cold]
+    pub(super) fn see_to_later<E>(
+        &self,
+        node: Child,
+        work: impl AsyncFnOnce(&Self) -> Result<(), E> + 'static,
+    ) {
         let Some(tree) = self.me.upgrade() else { return };
-        if !self.state.suspects.begin(moved.node, self.verbs.now()) {
+        if !self.state.suspects.begin(node, self.verbs.now()) {
             return;
         }
         self.verbs.defer(async move {
             tree.verbs.pause(PAUSE_NS + tree.verbs.random() % PAUSE_NS).await;
-            let replaced = tree.replace_child(&Meter::default(), moved, to).await;
-            let pause = if replaced.is_ok() { 0 } else { LEFT_ALONE_NS };
-            tree.state.suspects.left_alone(moved.node, tree.verbs.now() + pause);
+            let until = match work(&tree).await {
+                Ok(()) => 0,
+                Err(_) => tree.verbs.now() + LEFT_ALONE_NS,
+            };
+            tree.state.suspects.left_alone(node, until);
         });
     }
 
     /// Puts a separator in, unless it is there, after a READ of the right leaf, which says where that ends.
     async fn put_suspected(&self, separator: Separator) -> Result<(), WriteError> {
         let (meter, right) = (Meter::default(), separator.right);
-        let image = self.read_leaf(&meter, right, &mut self.budget()).await?;
-        let (low, high) = self.leaf().parsed(&image).bounds();
+        // One that was merged meanwhile has no slot.
+        let Ok(image) = self.read_leaf(&meter, right, &mut self.budget()).await? else { return Ok(()) };
+        let view = self.leaf().parsed(&image);
+        let (low, high) = view.bounds();
+        if low != separator.key && view.is_reused() {
+            return Ok(());
+        }
         if low != separator.key {
             // The leaf before is damaged: no slot is to lead where its link does.
             let what = format!("it begins at {low:?}, and the leaf before ends at {:?}", separator.key);
@@ -213,11 +221,12 @@ impl<V: Verbs> Tree<V> {
     }
 
     /// Tells whether a node, about the key byte at `position`, still needs a slot for a separator that may come late,
-    /// by a READ of the right leaf. `None` if that is being written: the node's lock is held, so nothing is waited for.
+    /// by a READ of the right leaf. `None` if that is being written or merged: the node's lock is held, so nothing is
+    /// waited for.
     async fn is_called_for(
         &self,
         meter: &Meter,
-        position: usize,
+        (way, position): (Way, usize),
         separator: &Separator,
         budget: &mut Budget,
     ) -> Result<Option<bool>, AccessError> {
@@ -225,8 +234,13 @@ impl<V: Verbs> Tree<V> {
         let read = self.fetch_leaf(meter, node, budget).await?;
         let is_slow = self.is_slow(&read);
         match self.leaf().parse(&read.into_buf()) {
-            Ok(view) if !is_slow => Ok(Some(!separator.is_beyond(position, view.bounds().1.as_deref()))),
-            Ok(_) | Err(Rejection::Torn) => Ok(None),
+            Ok(view) if !is_slow => {
+                let (low, high) = view.bounds();
+                let is_in = way == Way::Key || !separator.is_beyond(position, high.as_deref());
+                Ok(Some(is_in && low == separator.key))
+            }
+            Ok(_) | Err(Rejection::Torn | Rejection::Frozen) => Ok(None),
+            Err(Rejection::Freed) => Ok(Some(false)),
             Err(rejection) => Err(AccessError::corrupt(node, rejection)),
         }
     }
@@ -312,10 +326,12 @@ impl<V: Verbs> Tree<V> {
                 return Ok(visit);
             }
         };
-        if way == Way::High && separator.may_be_late(&inner.slots) {
+        if let Change::Put(symbol) = change
+            && separator.may_be_late(&inner.slots, symbol)
+        {
             // Under the lock: a client that splits the right leaf from now on changes this node afterwards.
             tracing::debug!(name: "dolphin.separator.late", node = %at.node.ptr(), "a leaf is asked for its end");
-            let is_called_for = self.is_called_for(meter, inner.position, separator, budget).await;
+            let is_called_for = self.is_called_for(meter, (way, inner.position), separator, budget).await;
             if !matches!(is_called_for, Ok(Some(true))) {
                 held.unlock(meter).await?;
                 if is_called_for?.is_none() {

@@ -175,8 +175,8 @@ impl<V: Verbs> Tree<V> {
         };
         let mut leaf = self.verbs.lease(self.leaf().node_bytes());
         let (low, high) = (begin_of(symbol), end_of(symbol));
-        let header =
-            RangeHeader { version: NodeVersion::default(), next: None, low: &low, high: high.as_deref() };
+        let (version, high) = (NodeVersion::default(), high.as_deref());
+        let header = RangeHeader { version, next: None, low: &low, high, is_reused: false };
         self.leaf().build(&mut leaf, &header, [(key, value)]);
         let mut nodes = self.new_nodes();
         let written = nodes.write(meter, leaf, budget).await;

@@ -136,7 +136,7 @@ impl<V: Verbs> Leaves<V> {
     /// begins.
     async fn consume_one(&mut self, at: &[u8]) -> Result<(), AccessError> {
         let image = match self.tree.seek(&self.meter, at).await? {
-            Sought::Leaf(image, _) => image,
+            Sought::Leaf { image, .. } => image,
             Sought::Nothing(next) => {
                 self.front.advance(0, next.map(begin_of));
                 return Ok(());

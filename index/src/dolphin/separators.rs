@@ -150,16 +150,17 @@ impl Separator {
         slot.map_or(Next::Done, |slot| Next::Down(*slot))
     }
 
-    /// Tells whether the end of a prefix leads to a leaf that may have been split off from the right one meanwhile, and
-    /// that none but this slot may lead to: the right leaf's end is to be asked for anew before the slot is changed.
+    /// Tells whether a slot leads to a leaf that may have been split off from the right one meanwhile, or made where
+    /// that was merged, and that none but this slot may lead to: the right leaf is to be asked before the slot is
+    /// changed.
     ///
     /// ```text
     ///   right [abc, b) is split at ax, whose separator is put in first      2   end -> [ax, b)  m -> ..
     ///   then that of [abc, b), which ended at b when it was made            2   end -> right: [ax, b) has no slot
     /// ```
-    pub(super) fn may_be_late(&self, slots: &[Slot]) -> bool {
-        let end = slots.iter().find(|slot| slot.is_of(Symbol::End)).and_then(|slot| slot.child());
-        end.is_some_and(|leaf| leaf != self.left && leaf != self.right)
+    pub(super) fn may_be_late(&self, slots: &[Slot], symbol: Symbol) -> bool {
+        let led_to = slots.iter().find(|slot| slot.is_of(symbol)).and_then(|slot| slot.child());
+        led_to.is_some_and(|leaf| leaf != self.left && leaf != self.right)
     }
 
     /// Tells whether the prefix of the node about the key byte at `position`, on the way to `high`, is beyond the right
@@ -258,7 +259,10 @@ mod tests {
             loop {
                 let slots = self.nodes[&node].clone();
                 let next = separator.plan(way, &slots, position);
-                if way == Way::High && matches!(next, Next::Change(_)) && separator.may_be_late(&slots) {
+                if way == Way::High
+                    && matches!(next, Next::Change(_))
+                    && separator.may_be_late(&slots, Symbol::End)
+                {
                     let end = self.leaves.iter().filter(|low| **low > separator.key).min();
                     if separator.is_beyond(position, end.map(|end| &end[..])) {
                         return None;

@@ -20,6 +20,7 @@ use super::Tree;
 use super::descend::{Located, Place};
 use super::leaf_plan::{LeafPlan, Old, Pairs, plan};
 use super::put_separator::Owed;
+use super::reused::Reused;
 use super::separators::Separator;
 use crate::error::{AccessError, WriteError};
 use crate::layout::radix::Child;
@@ -131,7 +132,8 @@ impl<V: Verbs> Tree<V> {
             // No client writes the leaf whole meanwhile, so it is not torn for a moment.
             Err(rejection) => {
                 leave(meter, shared).await;
-                Err(AccessError::corrupt(node, rejection))
+                let gone = self.gone(place.leaf, &buf, rejection)?;
+                Ok(Outcome::On(Box::pin(self.leave_gone(meter, key, place, gone, budget)).await?))
             }
         }
     }
@@ -146,7 +148,7 @@ impl<V: Verbs> Tree<V> {
         budget: &mut Budget,
     ) -> Result<Located, AccessError> {
         match (found, high) {
-            (RangeFound::Beyond(Some(right)), Some(key_of_right)) => {
+            (RangeFound::Beyond(Some(right)), Some(key_of_right)) if low.first() == key.first() => {
                 let separator = Separator { left: place.leaf, low, key: key_of_right, right, high: None };
                 self.go_right(meter, key, place, separator, budget).await
             }
@@ -171,7 +173,9 @@ impl<V: Verbs> Tree<V> {
             Ok(planned) => planned,
             Err(rejection) => {
                 held.unlock(meter).await?;
-                return Err(AccessError::corrupt(node, rejection).into());
+                let gone = self.gone(place.leaf, &image, rejection)?;
+                let on = Box::pin(self.leave_gone(meter, key, place, gone, budget)).await?;
+                return Ok(Outcome::On(on));
             }
         };
         if let WriteOp::Put(_) = op {
@@ -187,8 +191,10 @@ impl<V: Verbs> Tree<V> {
                 return Ok(Outcome::On(self.elsewhere(meter, key, place, (found, bounds), budget).await?));
             }
             LeafPlan::Patch(patch, _) => {
+                let left = is_removal.then(|| layout.parsed(&image).present().count());
                 held.with_whole_steps();
-                drop(held.release(meter, patch_chain(node, image, patch), true).await?)
+                drop(held.release(meter, patch_chain(node, image, patch), true).await?);
+                left.into_iter().for_each(|pairs| self.note_removed(place.leaf, key, pairs));
             }
             LeafPlan::Whole => {
                 tracing::debug!(name: "dolphin.leaf.whole", leaf = %node, "a leaf is written whole");
@@ -212,7 +218,8 @@ impl<V: Verbs> Tree<V> {
         Ok(Outcome::Done(true))
     }
 
-    /// Writes the right part into a new leaf, then the left one in its place, which leads to it from then on.
+    /// Writes the right part into a new leaf, then the left one in its place, which leads to it from then on. Where the
+    /// new leaf is in the memory of a merged one, two or three round trips more.
     async fn split(
         self: &Rc<Self>,
         meter: &Meter,
@@ -224,13 +231,21 @@ impl<V: Verbs> Tree<V> {
     ) -> Result<(), WriteError> {
         let (layout, node) = (self.leaf(), leaf.ptr());
         tracing::debug!(name: "dolphin.leaf.split", leaf = %node, "a leaf is divided");
+        let mut reused = self.leaf_again(meter, node).await;
+        let version = reused.as_ref().map_or_else(NodeVersion::default, |reused| reused.version);
         let mut buf = self.verbs.lease(layout.node_bytes());
-        let header = RangeHeader { version: NodeVersion::default(), low: separator, ..old.whole() };
+        let header = RangeHeader { version, low: separator, is_reused: reused.is_some(), ..old.whole() };
         build(layout, &mut buf, &header, right);
         let mut nodes = self.new_nodes();
-        let written = nodes.write(meter, buf, budget).await;
-        let new = match written.and_then(|new| Ok(child_at(new)?)) {
-            Ok(new) => new,
+        let written = match &reused {
+            Some(reused) => match reused.write(meter, buf, budget).await {
+                Ok(live) => Ok((reused.leaf, live)),
+                Err(error) => Err(error.into()),
+            },
+            None => nodes.write(meter, buf, budget).await.and_then(|new| Ok((child_at(new)?, 0))),
+        };
+        let (new, live) = match written {
+            Ok(written) => written,
             Err(error) => {
                 held.unlock(meter).await?;
                 return Err(error);
@@ -240,12 +255,16 @@ impl<V: Verbs> Tree<V> {
         build(layout, &mut image, &header, left);
         // From here on the split may take effect whatever happens to this future.
         nodes.publish();
+        reused.iter_mut().for_each(Reused::publish);
         let (low, high) = (old.low.clone(), old.high.clone());
         let owed = Owed::new(self, Separator { left: leaf, low, key: separator.clone(), right: new, high });
         if let Err(error) = held.release(meter, whole_chain(layout, node, image), true).await {
             // The janitor goes on, and the separator is put in once the leaf's lock can be taken again.
             tracing::debug!(name: "dolphin.split.unknown", %node, %error, "a split may have taken effect, or will");
             return Err(error.into());
+        }
+        if let Some(reused) = reused {
+            reused.thaw(meter, live).await;
         }
         owed.pay(meter).await;
         Ok(())
@@ -290,7 +309,7 @@ pub(super) async fn leave<V: Verbs>(meter: &Meter, shared: Shared<V>) {
     }
 }
 
-fn build(layout: &RangeLayout, image: &mut [u8], header: &RangeHeader<'_>, pairs: &Pairs) {
+pub(super) fn build(layout: &RangeLayout, image: &mut [u8], header: &RangeHeader<'_>, pairs: &Pairs) {
     layout.build(image, header, pairs.iter().map(|(key, value)| (&key[..], &value[..])));
 }
 
@@ -304,7 +323,7 @@ fn patch_chain(node: RemotePtr, image: Buf, patch: Patch) -> Chain {
 }
 
 /// Makes the chain that writes a leaf whole, but for its lock.
-fn whole_chain(layout: &RangeLayout, node: RemotePtr, image: Buf) -> Chain {
+pub(super) fn whole_chain(layout: &RangeLayout, node: RemotePtr, image: Buf) -> Chain {
     let mut chain = Chain::with_buffer(node.server(), image);
     chain.write_word(node, RangeLayout::TORN);
     for range in layout.whole() {

@@ -68,7 +68,7 @@ impl<A: Algorithm, V: Verbs> Index<A, V> {
         // Asked once more: what was handed out meanwhile is no fault of the index.
         if let (Some(before), Some(after)) = (before, holdings(local).await) {
             let reached = report.reached.take().unwrap_or_default();
-            let (memory, faults) = balance(reached, &before, &after);
+            let (memory, faults) = balance(reached, &report.led_to, &before, &after);
             for (node, fault) in faults {
                 let broken = Broken::Memory(fault);
                 report.violations.push(Violation { node, level: None, broken });

@@ -11,6 +11,7 @@
 //! - `meeting`: the locks and windows in which clients of an index meet.
 //! - `coalescing`: one client's work done for several: read delegation, write combining.
 //! - `flushes`: when caches are emptied.
+//! - `merging`: which leaves are merged, and what becomes of a frozen one.
 //! - `full`: writes that find no memory, and wait for some that comes back.
 
 mod accounts;
@@ -21,6 +22,7 @@ pub(crate) mod flushes;
 mod full;
 pub mod handle;
 mod meeting;
+pub(crate) mod merging;
 pub mod nodes;
 pub mod options;
 pub mod scan;

@@ -192,6 +192,28 @@ impl<A: Algorithm, V: Verbs> Local<A, V> {
         Ok(self.fetch(meter, at, bytes, budget).await?.into_buf())
     }
 
+    /// Writes a word of a node whose lock is held: one round trip, and one more for each queue pair that breaks
+    /// meanwhile.
+    ///
+    /// # Errors
+    /// The cause, if posting it again does not help.
+    pub(crate) async fn write_word(
+        &self,
+        meter: &Meter,
+        at: RemotePtr,
+        word: u64,
+    ) -> Result<(), AccessError> {
+        let mut budget = self.budget();
+        let mut chain = Chain::new(at.server());
+        chain.write_word(at, word);
+        loop {
+            match self.verbs.submit(meter, chain).await {
+                Ok(_) => return Ok(()),
+                Err(failed) => chain = budget.post_again(meter, at, failed)?,
+            }
+        }
+    }
+
     /// READs one word: one round trip, and one more for each queue pair that breaks meanwhile.
     ///
     /// # Errors

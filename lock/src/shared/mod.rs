@@ -188,6 +188,28 @@ impl<V: Verbs> SharedLocks<V> {
         self.0.acquire(meter, (node, lock)).await
     }
 
+    /// Takes the local lock of `node` as [`SharedLocks::acquire`] does, if it is free, and its global lock at once or
+    /// not at all: for a client that has another lock alone ([`LockTable::try_acquire_embedded`]). It waits for those
+    /// that share the lock, which wait for no other.
+    ///
+    /// ```
+    /// # farwood_doctest::shared_locks!(|shard, locks, node, meter| {
+    /// let held = locks.try_acquire(node, node).await?.expect("it is free");
+    /// assert!(locks.try_acquire(node, node).await?.is_none());
+    /// held.release(&meter, Chain::new(node.server()), true).await?;
+    /// # });
+    /// ```
+    ///
+    /// # Errors
+    /// As [`LockTable::try_acquire`].
+    ///
+    /// # Panics
+    /// If the lock is not in one line, or not on the node's server.
+    pub async fn try_acquire(&self, node: RemotePtr, lock: RemotePtr) -> Result<Option<Held<V>>, LockError> {
+        self.0.check((node, lock));
+        self.0.locks.try_acquire_embedded(node, lock).await
+    }
+
     /// Reads who has each lane: a word of the compute node, or `None`. One round trip.
     ///
     /// ```

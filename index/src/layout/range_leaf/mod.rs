@@ -9,10 +9,10 @@
 //!         | kind    | 0                  | NV        |                     in every line
 //!         +---------+--------------------+-----------+
 //! words   | lock | presence, P words | next | bounds | low | high |     then keys, then, in lines of their own, values
-//! bounds  63                  32 31         16 15          0
-//!         +---------------------+-------------+-------------+
-//!         | 0                   | high length | low length  |
-//!         +---------------------+-------------+-------------+
+//! bounds  63         33   32   31         16 15          0
+//!         +------------+--------+-------------+-------------+
+//!         | 0          | reused | high length | low length  |
+//!         +------------+--------+-------------+-------------+
 //! key     | head | key without its first byte, as in slot.rs |            whole words, in a line if they fit into one
 //! head    7     6 5             4           3    0
 //!         +------+-------------+-----------+------+
@@ -21,8 +21,10 @@
 //! value   | as in slot.rs |                                              whole words, in a line if they fit into one
 //! ```
 //!
-//! Lock and presence are `farwood_lock::shared`'s. `next` is the leaf that was split off last: it begins where this one
-//! ends. All keys of a leaf have the first byte of its lower bound, so a head costs no word where keys have 8 bytes.
+//! Lock and presence are `farwood_lock::shared`'s. The first line's kind says whether the leaf is one of the tree
+//! (`standing.rs`). `next` is the leaf that was split off last: it begins where this one ends. A leaf is *reused* if
+//! another one was in its memory before. All keys of a leaf have the first byte of its lower bound, so a head costs no
+//! word where keys have 8 bytes.
 //! The empty key has a leaf of its own, from the empty key to the key of one zero byte.
 //!
 //! # Writes, and what a reader may meet
@@ -65,6 +67,7 @@
 
 mod patch;
 mod slot;
+mod standing;
 #[cfg(test)]
 mod tests;
 mod view;
@@ -77,6 +80,7 @@ use super::{LayoutError, LineRanges, MAX_NODE_BYTES, MAX_VALUE_BYTES, MIN_SLOTS,
 use crate::layout::LINE_BYTES;
 
 pub use slot::State;
+pub use standing::{Standing, heir_of};
 pub use view::{RangeFound, RangeView};
 
 const WORD_BYTES: usize = 8;
@@ -85,6 +89,8 @@ const LINE_WORDS: usize = LINE_BYTES / WORD_BYTES - 1;
 /// The words before the bounds' keys that are no presence words: lock, next, bounds.
 const FIXED_WORDS: usize = 3;
 const UNBOUNDED: u16 = u16::MAX;
+/// The bit of the bounds word that says whether the leaf is reused.
+const REUSED: u64 = 1 << 32;
 
 /// The sizes of an index's leaves, from which the place of each field follows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -107,6 +113,8 @@ pub struct RangeHeader<'a> {
     pub low: &'a [u8],
     /// The least key beyond it, if there is one.
     pub high: Option<&'a [u8]>,
+    /// True if another leaf was in this memory before.
+    pub is_reused: bool,
 }
 
 impl RangeLayout {
@@ -114,7 +122,7 @@ impl RangeLayout {
     pub const PRESENCE_WORDS_MAX: usize = LINE_WORDS - 2;
 
     /// The first word of a leaf that is being written whole.
-    pub const TORN: u64 = (view::KIND as u64) << 56 | u16::MAX as u64;
+    pub const TORN: u64 = (standing::LIVE as u64) << 56 | u16::MAX as u64;
 
     /// Makes a layout of leaves of so many bytes for keys and values of up to `max_key` and `max_value` bytes, with
     /// `presence_words` words behind the lock.

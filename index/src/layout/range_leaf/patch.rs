@@ -5,7 +5,7 @@ use std::ops::Range;
 use smallvec::smallvec;
 
 use super::slot::{Scratch, State, VALUE_SHORT, fill, filled, key_slot};
-use super::view::KIND;
+use super::standing::LIVE;
 use super::{LINE_WORDS, RangeLayout, WORD_BYTES, at, unstored};
 use crate::layout::{LINE_BYTES, Malformed, NodeVersion, Patch, Rejection};
 
@@ -124,7 +124,7 @@ impl RangeLayout {
     }
 
     pub(super) fn put_version(&self, image: &mut [u8], version: NodeVersion) {
-        let control = u64::from(KIND) << 56 | u64::from(version.number());
+        let control = u64::from(LIVE) << 56 | u64::from(version.number());
         for line in image.chunks_mut(LINE_BYTES) {
             line[..WORD_BYTES].copy_from_slice(&control.to_le_bytes());
         }

@@ -6,7 +6,8 @@ use super::*;
 use crate::layout::{Bytes, Malformed, Rejection, SlotOrder};
 
 fn header<'a>(version: u16, low: &'a [u8], high: Option<&'a [u8]>) -> RangeHeader<'a> {
-    RangeHeader { version: NodeVersion::new(version), next: Child::of(7), low, high }
+    let is_reused = version % 2 == 1;
+    RangeHeader { version: NodeVersion::new(version), next: Child::of(7), low, high, is_reused }
 }
 
 fn layouts() -> impl Iterator<Item = RangeLayout> {
@@ -315,7 +316,7 @@ fn pairs_are_copied_in_the_order_of_their_keys() {
         keys.truncate(layout.slots);
         let values: Vec<Vec<u8>> = (0..keys.len()).map(|n| vec![n as u8; n % 9]).collect();
         let mut image = vec![0; layout.node_bytes()];
-        let header = RangeHeader { version: NodeVersion::new(7), next: None, low: b"k", high: Some(b"l") };
+        let header = header(7, b"k", Some(b"l"));
         // In another order than that of keys.
         let order = (0..keys.len()).map(|n| n * 11 % keys.len());
         let mixed: Vec<usize> = order.collect();

@@ -7,13 +7,12 @@ use std::ops::RangeBounds;
 use smallvec::{Array, SmallVec};
 
 use super::slot::{SCRATCH_BYTES, Scratch, State, VALUE_SHORT, filled, is_same_begin, key_of, key_slot};
-use super::{LINE_WORDS, RangeHeader, RangeLayout, UNBOUNDED, WORD_BYTES, at, unstored};
+use super::standing::Standing;
+use super::{LINE_WORDS, REUSED, RangeHeader, RangeLayout, UNBOUNDED, WORD_BYTES, at, unstored};
 use crate::layout::radix::Child;
 use crate::layout::slot_order::{SlotKey, SlotOrder, is_between};
 use crate::layout::{Bytes, INLINE_BYTES, LINE_BYTES, Malformed, NodeVersion, Rejection, stream};
 
-/// The top byte of each control word: one that unrelated memory is unlikely to hold.
-pub(super) const KIND: u8 = 0xD3;
 /// The upper bound of the leaf of the empty key, whose lower bound is the empty key.
 const ABOVE_EMPTY: &[u8] = &[0];
 
@@ -103,7 +102,8 @@ impl RangeLayout {
     /// ```
     ///
     /// # Errors
-    /// [`Rejection::Torn`] if lines are of different versions; another one if it is no leaf.
+    /// [`Rejection::Torn`] if lines are of different versions; [`Rejection::Frozen`] or [`Rejection::Freed`] if it is
+    /// none of its tree; another one if it is no leaf.
     ///
     /// # Panics
     /// If the image is neither a leaf nor its key part.
@@ -112,8 +112,10 @@ impl RangeLayout {
         let mut lines =
             image.chunks(LINE_BYTES).map(|line| u64::from_le_bytes(*line.first_chunk().expect("8 bytes")));
         let first = lines.next().expect("it has lines");
-        if (first >> 56) as u8 != KIND {
-            return Err(Rejection::NotANode { found: (first >> 56) as u8 });
+        match Standing::of(first)? {
+            Standing::Live => {}
+            Standing::Frozen => return Err(Rejection::Frozen),
+            Standing::Freed => return Err(Rejection::Freed),
         }
         if first == RangeLayout::TORN || lines.any(|line| line != first) {
             return Err(Rejection::Torn);
@@ -150,7 +152,8 @@ impl RangeLayout {
     ///
     /// ```
     /// # farwood_doctest::range_leaf!(|layout, image| {
-    /// let header = RangeHeader { version: NodeVersion::new(8), next: None, low: b"am", high: None };
+    /// let (version, is_reused) = (NodeVersion::new(8), false);
+    /// let header = RangeHeader { version, next: None, low: b"am", high: None, is_reused };
     /// layout.build(&mut image, &header, []);
     /// assert_eq!(layout.parse(&image)?.find(b"anna"), RangeFound::Absent { vacancy: Some(0) });
     /// # });
@@ -169,7 +172,8 @@ impl RangeLayout {
         self.put_version(image, header.version);
         self.put_word(image, 1 + self.presence_words, header.next.map_or(0, Child::bits));
         let high_len = header.high.map_or(UNBOUNDED, |high| high.len() as u16);
-        let bounds = u64::from(high_len) << 16 | header.low.len() as u64;
+        let reused = if header.is_reused { REUSED } else { 0 };
+        let bounds = reused | u64::from(high_len) << 16 | header.low.len() as u64;
         let (first, words) = (self.bounds_word(), self.bound_words());
         self.put_word(image, first, bounds);
         self.put_bytes(image, first + 1, header.low);
@@ -215,6 +219,17 @@ impl<'a> RangeView<'a> {
     /// ```
     pub fn next(&self) -> Option<Child> {
         Child::of(self.word(1 + self.layout.presence_words))
+    }
+
+    /// Tells whether another leaf was in this memory before.
+    ///
+    /// ```
+    /// # farwood_doctest::range_leaf!(|layout, image| {
+    /// assert!(!layout.parse(&image)?.is_reused());
+    /// # });
+    /// ```
+    pub fn is_reused(&self) -> bool {
+        self.word(self.layout.bounds_word()) & REUSED != 0
     }
 
     /// Yields the bounds of the leaf's keys: the least, and the least beyond them.

@@ -1,0 +1,195 @@
+//! Merges of leaves, as far as indexes share them: which leaves are merged and how often that is tried, and what
+//! becomes of a frozen leaf whose client has died. Pure but for pauses: it knows no format of leaves, and no way to
+//! them.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+
+use farwood_runtime::{RemotePtr, Verbs};
+
+use crate::layout::Bytes;
+
+/// Attempts at a merge whose locks were taken, after pauses of this many ns, each twice as long as the one before.
+const ATTEMPTS_MAX: u32 = 4;
+const PAUSE_NS: u64 = 50_000;
+/// The time in ns for which a leaf is left alone whose neighbours are too full, unless it is empty.
+const LEFT_ALONE_NS: u64 = 1_000_000;
+
+/// Tells whether a leaf with so few pairs should be merged.
+#[inline]
+pub(crate) fn is_low(pairs: usize, slots: usize) -> bool {
+    pairs <= slots / 4
+}
+
+/// Tells whether a leaf with the pairs of two is far enough from full: inserts that follow do not split it at once, and
+/// after a split neither half is low.
+pub(crate) fn fits(pairs: usize, slots: usize) -> bool {
+    pairs <= slots * 3 / 5
+}
+
+/// The outcome of an attempt.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Attempt {
+    Merged,
+    /// Nothing to do: the tree is another one, or the neighbours are too full.
+    Needless,
+    /// A lock was taken, or a READ met a write.
+    Busy,
+}
+
+/// Attempts a merge until it is done, is needless, or has met other clients for too often; yields whether it is done.
+///
+/// # Errors
+/// That of an attempt.
+pub(crate) async fn attempt_often<E>(
+    verbs: &impl Verbs,
+    mut attempt: impl AsyncFnMut() -> Result<Attempt, E>,
+) -> Result<bool, E> {
+    for number in 0..ATTEMPTS_MAX {
+        match attempt().await? {
+            Attempt::Merged => return Ok(true),
+            Attempt::Needless => return Ok(false),
+            Attempt::Busy => {
+                tracing::debug!(name: "merge.busy", "a merge gives way to other clients");
+                let pause_ns = PAUSE_NS << number;
+                verbs.pause(pause_ns + verbs.random() % pause_ns).await;
+            }
+        }
+    }
+    Ok(false)
+}
+
+/// A leaf that is being merged, or is left alone.
+#[derive(Clone, Copy)]
+struct Noted {
+    until: u64,
+    was_empty: bool,
+}
+
+/// The leaves that one shard is merging, or leaves alone until then.
+#[derive(Default)]
+pub(crate) struct Merging(RefCell<BTreeMap<RemotePtr, Noted>>);
+
+impl Merging {
+    /// Maximum of merges under way.
+    const MOST: usize = 64;
+    /// Leaves that are noted at most, before those that are left alone are forgotten.
+    const NOTED_MAX: usize = 256;
+    const UNDER_WAY: u64 = u64::MAX;
+
+    /// Notes that a leaf is being merged; false if it is already, or is left alone, or there are too many.
+    pub(crate) fn begin(&self, leaf: RemotePtr, is_empty: bool, now: u64) -> bool {
+        let mut noted = self.0.borrow_mut();
+        if noted.len() >= Self::NOTED_MAX {
+            noted.retain(|_, noted| noted.until == Self::UNDER_WAY);
+        }
+        // One that has become empty is looked at once more: there may be no other remove.
+        let is_left_alone = |noted: &Noted| {
+            let is_news = is_empty && !noted.was_empty;
+            noted.until == Self::UNDER_WAY || noted.until > now && !is_news
+        };
+        let under_way = || noted.values().filter(|noted| noted.until == Self::UNDER_WAY).count();
+        if noted.get(&leaf).is_some_and(is_left_alone) || under_way() >= Self::MOST {
+            return false;
+        }
+        noted.insert(leaf, Noted { until: Self::UNDER_WAY, was_empty: is_empty });
+        true
+    }
+
+    /// Notes that a leaf is not being merged any more. If it was not merged it is left alone for a while.
+    pub(crate) fn end(&self, leaf: RemotePtr, is_merged: bool, now: u64) {
+        let mut noted = self.0.borrow_mut();
+        match noted.get_mut(&leaf) {
+            Some(_) if is_merged => _ = noted.remove(&leaf),
+            Some(noted) => noted.until = now + LEFT_ALONE_NS,
+            None => {}
+        }
+    }
+}
+
+/// The right edge of a leaf on the way to where another one begins.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Edge {
+    /// It ends before, and leads to this one.
+    Before(RemotePtr),
+    /// It ends there, and leads to this one.
+    There(RemotePtr),
+    /// It ends behind.
+    Behind,
+    /// It begins behind, or there.
+    Beyond,
+}
+
+/// The end of a frozen leaf.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Fate {
+    Thawed,
+    Freed,
+    /// It is another client's, or not frozen any more.
+    Left,
+}
+
+/// Decides what becomes of the leaf at `leaf`, which begins at `frozen_low` if it is frozen, and was to begin at `low`.
+/// The lock of the leaf that has that edge is held, as is its own.
+pub(crate) fn decide(frozen_low: Option<&Bytes>, low: &Bytes, leaf: RemotePtr, edge: Edge) -> Fate {
+    match edge {
+        _ if frozen_low != Some(low) => Fate::Left,
+        Edge::There(sibling) if sibling == leaf => Fate::Thawed,
+        Edge::There(_) | Edge::Behind => Fate::Freed,
+        Edge::Before(_) | Edge::Beyond => Fate::Left,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn leaf(n: u64) -> RemotePtr {
+        RemotePtr::from_bits(64 * (n + 1))
+    }
+
+    #[test]
+    fn a_leaf_is_merged_once_at_a_time_and_left_alone_unless_it_is_empty() {
+        let merging = Merging::default();
+        let over = |since: u64| since + LEFT_ALONE_NS;
+        assert!(merging.begin(leaf(0), false, 5) && !merging.begin(leaf(0), true, 5));
+        merging.end(leaf(0), false, 100);
+        assert!(!merging.begin(leaf(0), false, over(99)) && merging.begin(leaf(0), true, over(99)));
+        merging.end(leaf(0), false, 200);
+        assert!(!merging.begin(leaf(0), true, over(199)), "it was empty");
+        assert!(merging.begin(leaf(0), false, over(200)));
+        merging.end(leaf(0), true, over(200));
+        assert!((0..Merging::MOST as u64).all(|n| merging.begin(leaf(n), false, 5)));
+        assert!(!merging.begin(leaf(99), true, 5), "there are too many");
+        merging.end(leaf(3), false, 7);
+        assert!(!merging.begin(leaf(3), false, over(6)) && merging.begin(leaf(99), true, 6));
+    }
+
+    #[test]
+    fn leaves_that_are_left_alone_are_forgotten_where_they_are_many() {
+        let merging = Merging::default();
+        for n in 0..10_000 {
+            assert!(merging.begin(leaf(n), false, 5));
+            merging.end(leaf(n), false, 100);
+            assert!(merging.0.borrow().len() <= Merging::NOTED_MAX);
+        }
+    }
+
+    /// All states of a leaf at 2 that is to begin at "h", with all edges of the one before.
+    #[test]
+    fn a_frozen_leaf_thaws_if_the_one_before_leads_to_it() {
+        let [low, other] = [b"h", b"g"].map(|key| Bytes::from_slice(key));
+        let edges = [
+            (Edge::There(leaf(2)), Fate::Thawed),
+            (Edge::There(leaf(3)), Fate::Freed),
+            (Edge::Behind, Fate::Freed),
+            (Edge::Before(leaf(2)), Fate::Left),
+            (Edge::Beyond, Fate::Left),
+        ];
+        for (edge, fate) in edges {
+            assert_eq!(decide(Some(&low), &low, leaf(2), edge), fate, "{edge:?}");
+            assert_eq!(decide(Some(&other), &low, leaf(2), edge), Fate::Left, "it begins elsewhere by now");
+            assert_eq!(decide(None, &low, leaf(2), edge), Fate::Left, "it is not frozen");
+        }
+    }
+}
