@@ -472,8 +472,8 @@ const DOLPHIN: &[Patch] = &[
     Patch {
         name: "no client goes to the right, and all go down again",
         file: "index/src/dolphin/descend.rs",
-        find: "from.is_fresh, ⟦budget.count_move_right()⟧) {",
-        replace: "{ budget.count_move_right(); 2 }",
+        find: "from.is_fresh, ⟦steps⟧) {",
+        replace: "2",
     },
     Patch {
         name: "below the slot before a key's the way goes on by the key",

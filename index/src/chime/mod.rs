@@ -85,7 +85,7 @@
 //! # Merges
 //!
 //! A remove that leaves few keys, as the vacancy word says, has its leaf merged into the one before
-//! ([`crate::btree::merge`]): a leaf that is being merged, or was, says so in each part that is read alone
+//! (`btree/merge.rs`): a leaf that is being merged, or was, says so in each part that is read alone
 //! (`layout/hopscotch/frozen.rs`). An operation that meets such a replica reads the whole leaf, to know which of the
 //! two it is and where its keys are: a round trip, and from there on it goes as one of Sherman's. Because readers
 //! conclude from addresses (`lookup.rs`), its memory waits for a flush of all caches that may lead there.
