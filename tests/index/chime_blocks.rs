@@ -252,6 +252,7 @@ fn changes_that_are_dropped_take_effect_whole_or_not_at_all() {
         }
         assert!(dropped.len() == 3 && dropped.values().all(|count| *count > 30), "{dropped:?}");
         cluster.rest().await;
+        assert_eq!(index.books().unsettled_bytes, 0, "the janitor finds out which blocks are out");
         cluster.holds(&model).await;
         cluster.finish().await;
     });

@@ -91,6 +91,8 @@ fn random_bytes_anywhere() {
         let healthy = images(&tree).await;
         let mut rng = SmallRng::seed_from_u64(1);
         let mut failed = 0;
+        // What is merged becomes healthy again: a handle that is dropped would give its memory away.
+        let mut handles = Vec::new();
         for round in 0..400 {
             for _ in 0..=round % 4 {
                 let (node, image) = &healthy[rng.random_range(0..healthy.len())];
@@ -107,6 +109,7 @@ fn random_bytes_anywhere() {
             let index = cold(&host, &tree.shard).await;
             failed += use_up(&index, &mut rng).await;
             rest(&tree.shard, &index).await;
+            handles.push(index);
             for (node, image) in &healthy {
                 tree.write(*node, image).await;
             }

@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use farwood::{CheckOptions, Cluster, ComputeNode, NodeConfig, RangeIndex, Shard, Verbs};
 
-use crate::kit::cluster::at_rest;
 use crate::kit::{IndexKind, IndexSpec, Shape, TestShard, cluster, key};
 
 const KEYS: u64 = 2000;
@@ -54,7 +53,6 @@ fn a_compute_node_that_has_removed_all_and_ends_leaves_its_memory_to_the_next() 
             for key in (0..KEYS).map(key) {
                 assert!(index.remove(&key).await.unwrap());
             }
-            at_rest(&shard, &index).await;
             handed_out(&shard).await
         });
         let lost = on_node(&cluster, spec, async |_, index| {
@@ -62,20 +60,17 @@ fn a_compute_node_that_has_removed_all_and_ends_leaves_its_memory_to_the_next() 
             assert!(report.is_intact());
             report.memory.unwrap().unreached_bytes
         });
-        // A merged leaf of a B+tree waits until its parent was asked, by the shard that has merged it.
-        let is_b_tree = matches!(kind, IndexKind::Sherman | IndexKind::Chime);
-        let most = if is_b_tree { first / 2 } else { 0 };
-        assert!(lost <= most, "{kind}: {lost} bytes of {first}");
+        assert_eq!(lost, 0, "{kind}: of {first} bytes");
         let second = on_node(&cluster, spec, async |shard, index| {
             insert_all(&index).await;
             handed_out(&shard).await
         });
-        assert!(second <= first + lost + 2 * CHUNK_BYTES, "{kind}: {first} bytes, and {second} bytes");
+        assert!(second <= first + 2 * CHUNK_BYTES, "{kind}: {first} bytes, and {second} bytes");
         let lost_again = on_node(&cluster, spec, async |_, index| {
             let report = index.check(&CheckOptions::default()).await.unwrap();
             assert!(report.is_intact());
             report.memory.unwrap().unreached_bytes
         });
-        assert!(lost_again <= most, "{kind}: {lost_again} bytes of {second}");
+        assert_eq!(lost_again, 0, "{kind}: of {second} bytes");
     }
 }

@@ -4,6 +4,7 @@
 use std::rc::Rc;
 
 use farwood::{CheckOptions, IndexSpec, RangeIndex};
+use futures::future::join_all;
 use futures::{FutureExt, TryStreamExt, join};
 
 use crate::kit::{IndexKind, Parties, Shape, TestCluster, key, number, with_parties};
@@ -100,6 +101,30 @@ fn little_is_left_of_a_tree_of_which_all_was_removed() {
         let expected = (0..KEYS).step_by(3).map(|n| (key(n).to_vec(), b"again".to_vec())).collect();
         cluster.holds(&expected).await;
         cluster.rest().await;
+    });
+}
+
+/// Many clients remove at the same time, faster than leaves are merged: those that have emptied one wait for it.
+#[test]
+fn little_is_left_of_a_tree_that_many_clients_empty_at_once() {
+    const KEYS: u64 = 20_000;
+    const CLIENTS: u64 = 250;
+    with_each(|cluster, _| async move {
+        let index = &cluster.index;
+        for n in 0..KEYS {
+            index.insert(&key(n), b"value").await.unwrap();
+        }
+        cluster.rest().await;
+        let before = leaves(&cluster).await;
+        let empty = async |client: u64| {
+            for n in (0..KEYS).map(|n| n * 7919 % KEYS).filter(|n| n % CLIENTS == client) {
+                assert!(index.remove(&key(n)).await.unwrap());
+            }
+        };
+        join_all((0..CLIENTS).map(empty)).await;
+        cluster.rest().await;
+        let after = leaves(&cluster).await;
+        assert!(after * 10 <= before, "{after} of {before}");
     });
 }
 

@@ -108,31 +108,14 @@ fn plan<L: MergedLeaf>(
 }
 
 impl<A: BTree<Leaf: MergedLeaf>, V: Verbs> Local<A, V> {
-    /// Leaves it to the janitor to merge the leaf of `key`, in which a remove has left so many pairs.
+    /// Has the janitor merge the leaf of `key`, in which a remove has left so many pairs, if these are few.
     #[inline]
-    pub(crate) fn note_removed(&self, leaf: RemotePtr, key: &[u8], pairs: usize) {
+    pub(crate) async fn note_removed(&self, leaf: RemotePtr, key: &[u8], pairs: usize) {
         if is_low(pairs, self.leaf().slots()) {
-            self.begin_merge(leaf, key, pairs == 0);
+            let key = Bytes::from_slice(key);
+            let merge = async move |tree: Rc<Self>| tree.merge_around(&key).await;
+            self.merge_in_background(|tree| &tree.merges().merging, (leaf, pairs == 0), merge).await;
         }
-    }
-
-    #[cold]
-    fn begin_merge(&self, leaf: RemotePtr, key: &[u8], is_empty: bool) {
-        let Some(tree) = self.me.upgrade() else { return };
-        if !self.merges().merging.begin(leaf, is_empty, self.verbs.now()) {
-            return;
-        }
-        let (key, expected) = (Bytes::from_slice(key), self.allocator.expect());
-        self.verbs.defer(async move {
-            // Who needs memory, and finds none, may wait for the leaf's.
-            let _expected = expected;
-            let merged = tree.merge_around(&key).await;
-            if let Err(error) = &merged {
-                tracing::debug!(name: "btree.merge.failed", %error, "leaves are not merged");
-            }
-            tree.merges().merging.end(leaf, matches!(merged, Ok(true)), tree.verbs.now());
-            tree.look_after_retired();
-        });
     }
 
     /// Merges the leaf of `key` with a neighbour, if they fit and their locks can be had; yields whether it did.

@@ -45,6 +45,10 @@ use crate::shell::merging::Merging;
 
 /// Merged leaves whose locks a split tries at most.
 const TRIES_MAX: usize = 4;
+/// The time in ns between two looks of a shard that has no other work in the tree.
+const LOOK_NS: u64 = 5_000_000;
+/// The time in ns for which it waits for an epoch to end, which another compute node may hold back.
+const EPOCH_NS_MAX: u64 = 2_000_000_000;
 
 /// A leaf that was merged.
 struct Retired {
@@ -65,6 +69,11 @@ pub(super) struct Merges {
 }
 
 impl Merges {
+    /// Tells whether no leaf is being merged, and none is retired.
+    fn are_over(&self) -> bool {
+        self.merging.under_way() == 0 && self.retired.borrow().is_empty()
+    }
+
     /// Takes the retired leaf that has waited for the longest, if that is long enough.
     fn oldest_if(&self, is_over: impl FnOnce(u64) -> bool) -> Option<Retired> {
         let mut retired = self.retired.borrow_mut();
@@ -117,6 +126,39 @@ impl<A: BTree<Leaf: MergedLeaf>, V: Verbs> Local<A, V> {
             }
             tree.merges().looks.set(false);
         });
+    }
+
+    /// Has the janitor look after the retired leaves until there are none: this shard has no client of the tree any
+    /// more, and may be about to end.
+    pub(crate) fn look_after_all_retired(&self) {
+        let Some(tree) = self.me.upgrade().filter(|tree| !tree.merges().are_over()) else { return };
+        // No epoch is pinned by waiting for one.
+        self.verbs.attend(async move {
+            if let Err(error) = tree.free_all_retired().await {
+                tracing::debug!(name: "btree.retired.left", %error, "merged leaves are lost until a repair");
+            }
+        });
+    }
+
+    /// Frees all retired leaves, for as long as epochs move on.
+    async fn free_all_retired(self: &Rc<Self>) -> Result<(), WriteError> {
+        let pins = self.verbs.pins();
+        let (mut epoch, mut until_ns) = (0, 0);
+        loop {
+            {
+                let _pin = pins.pin();
+                self.free_retired().await?;
+            }
+            let (known, now) = (pins.retired_now(), self.verbs.now());
+            if known > epoch {
+                (epoch, until_ns) = (known, now + EPOCH_NS_MAX);
+            }
+            if self.merges().are_over() || now >= until_ns {
+                return Ok(());
+            }
+            self.verbs.control().want_epoch();
+            self.verbs.pause(LOOK_NS).await;
+        }
     }
 
     /// Frees the retired leaves that all operations have left, and to which their parents do not lead: two round trips

@@ -11,6 +11,7 @@ use farwood_runtime::{Buf, Chain, Meter, RemotePtr, ServerId, Verbs};
 use super::lookup::{Verdict, judge};
 use super::write::Blocks;
 use super::{ChimeAlgorithm, Tree};
+use crate::btree::BTree;
 use crate::btree::blocks::Outside;
 use crate::error::{AccessError, WriteError};
 use crate::layout::{BlockPtr, Bytes, Rejection};
@@ -31,10 +32,12 @@ impl<V: Verbs> NewBlock<'_, V> {
     }
 }
 
-/// A block that no entry leads to any more, as soon as a write-back has come to its end. Dropped before that, nothing
-/// tells whether it is out.
+/// A block that no entry of its leaf leads to any more, as soon as a write-back has come to its end. Dropped before
+/// that, the janitor waits for that end: a write-back that was posted takes effect before the leaf's lock is free, or
+/// its server is given up.
 pub(super) struct OldBlock<'t, V: Verbs> {
     tree: &'t Tree<V>,
+    leaf: RemotePtr,
     at: BlockPtr,
     is_out: bool,
 }
@@ -48,19 +51,28 @@ impl<V: Verbs> OldBlock<'_, V> {
 
 impl<V: Verbs> Drop for OldBlock<'_, V> {
     fn drop(&mut self) {
-        let (allocator, bytes) = (&self.tree.allocator, self.tree.blocks().bytes(self.at) as u64);
+        let (tree, leaf, block) = (self.tree, self.leaf, self.at.address());
+        let bytes = tree.blocks().bytes(self.at) as u64;
         if self.is_out {
-            allocator.retire(self.at.address(), bytes);
-        } else {
-            allocator.retire_unsettled(self.at.address(), bytes);
+            return tree.allocator.retire(block, bytes);
         }
+        let Some(tree) = tree.me.upgrade() else { return tree.allocator.retire_unsettled(block, bytes) };
+        self.tree.verbs.defer(async move {
+            let meter = Meter::default();
+            let settled = tree.persist(async || ChimeAlgorithm::settle_leaf(&tree, &meter, leaf).await).await;
+            tracing::debug!(name: "chime.block.settled", %block, ?settled, "a dropped write has left a block");
+            match settled {
+                Ok(()) => tree.allocator.retire(block, bytes),
+                Err(_) => tree.allocator.retire_unsettled(block, bytes),
+            }
+        });
     }
 }
 
 impl<V: Verbs> Tree<V> {
-    /// Begins to take a block out of the index, with the write-back that is about to be posted.
-    pub(super) fn leave_behind(&self, at: BlockPtr) -> OldBlock<'_, V> {
-        OldBlock { tree: self, at, is_out: false }
+    /// Begins to take a block out of the index, with the write-back of `leaf` that is posted next.
+    pub(super) fn leave_behind(&self, leaf: RemotePtr, at: BlockPtr) -> OldBlock<'_, V> {
+        OldBlock { tree: self, leaf, at, is_out: false }
     }
 
     /// Reads the blocks of those entries of a neighbourhood that have the key's fingerprint, one after the other: a

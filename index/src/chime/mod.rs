@@ -398,6 +398,10 @@ impl Algorithm for ChimeAlgorithm {
         local.look_after_retired();
     }
 
+    fn leave<V: Verbs>(local: &Tree<V>) {
+        local.look_after_all_retired();
+    }
+
     fn scan<V: Verbs>(local: Rc<Tree<V>>, range: (Bound<Bytes>, Bound<Bytes>), limit: Option<usize>) -> Scan {
         btree::scan::stream(local, range, limit)
     }

@@ -286,11 +286,11 @@ impl<V: Verbs> Tree<V> {
                     let left = (op == WriteOp::Remove).then(|| layout.vacancy(&image).taken(layout.ring()));
                     let pair = (key, op.value());
                     let chain = self.begin_write_back(meter, leaf, image, block, pair).await?;
-                    let before = before.map(|before| self.leave_behind(before));
+                    let before = before.map(|before| self.leave_behind(leaf, before));
                     self.write_back(meter, held, chain, patch, &parts).await?;
                     before.into_iter().for_each(OldBlock::retire);
                     match left {
-                        Some(pairs) => self.note_removed(leaf, key, pairs),
+                        Some(pairs) => self.note_removed(leaf, key, pairs).await,
                         None => self.note_hotspot(leaf, hash, slot),
                     }
                     return Ok(true);

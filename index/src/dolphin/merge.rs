@@ -65,32 +65,20 @@ fn plan(layout: &RangeLayout, (left, right): (&[u8], &[u8]), right_at: Child, de
 }
 
 impl<V: Verbs> Tree<V> {
-    /// Leaves it to the janitor to merge the leaf of `key`, in which a remove has left so many pairs.
+    /// Has the janitor merge the leaf of `key`, in which a remove has left so many pairs, if these are few.
     #[inline]
-    pub(super) fn note_removed(&self, leaf: Child, key: &[u8], pairs: usize) {
+    pub(super) async fn note_removed(&self, leaf: Child, key: &[u8], pairs: usize) {
         if is_low(pairs, self.leaf().slots()) {
-            self.begin_merge(leaf.ptr(), key, pairs == 0);
+            let key = Bytes::from_slice(key);
+            let merge = async move |tree: Rc<Self>| tree.merge_around(&key).await;
+            self.merge_in_background(|tree| &tree.state.merging, (leaf.ptr(), pairs == 0), merge).await;
         }
     }
 
-    #[cold]
-    fn begin_merge(&self, leaf: RemotePtr, key: &[u8], is_empty: bool) {
-        let Some(tree) = self.me.upgrade() else { return };
-        if !self.state.merging.begin(leaf, is_empty, self.verbs.now()) {
-            return;
-        }
-        let (key, expected) = (Bytes::from_slice(key), self.allocator.expect());
-        self.verbs.defer(async move {
-            // Who needs memory, and finds none, may wait for the leaf's.
-            let _expected = expected;
-            let (meter, mut budget) = (Meter::default(), tree.budget());
-            let attempt = async || tree.try_merge(&meter, &key, &mut budget).await;
-            let merged = attempt_often(&tree.verbs, attempt).await;
-            if let Err(error) = &merged {
-                tracing::debug!(name: "dolphin.merge.failed", %error, "leaves are not merged");
-            }
-            tree.state.merging.end(leaf, matches!(merged, Ok(true)), tree.verbs.now());
-        });
+    /// Merges the leaf of `key` with a neighbour, if they fit and their locks can be had; yields whether it did.
+    async fn merge_around(self: &Rc<Self>, key: &[u8]) -> Result<bool, WriteError> {
+        let (meter, mut budget) = (Meter::default(), self.budget());
+        attempt_often(&self.verbs, async || self.try_merge(&meter, key, &mut budget).await).await
     }
 
     /// Tries the leaf of `key` with its right neighbour, and then with the left one.

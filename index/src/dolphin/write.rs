@@ -194,7 +194,9 @@ impl<V: Verbs> Tree<V> {
                 let left = is_removal.then(|| layout.parsed(&image).present().count());
                 held.with_whole_steps();
                 drop(held.release(meter, patch_chain(node, image, patch), true).await?);
-                left.into_iter().for_each(|pairs| self.note_removed(place.leaf, key, pairs));
+                if let Some(pairs) = left {
+                    self.note_removed(place.leaf, key, pairs).await;
+                }
             }
             LeafPlan::Whole => {
                 tracing::debug!(name: "dolphin.leaf.whole", leaf = %node, "a leaf is written whole");

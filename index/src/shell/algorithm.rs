@@ -515,6 +515,10 @@ pub trait Algorithm: Copy + PartialEq + Debug + 'static {
     /// default there is none such.
     fn look_after_memory<V: Verbs>(_local: &Local<Self, V>) {}
 
+    /// Has the janitor see to memory that waits for more than an epoch: this shard drops its last handle to the index.
+    /// By default there is none such.
+    fn leave<V: Verbs>(_local: &Local<Self, V>) {}
+
     /// Yields the value of `key`.
     fn lookup<V: Verbs>(
         local: &Rc<Local<Self, V>>,

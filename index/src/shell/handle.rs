@@ -165,7 +165,7 @@ impl<A: Algorithm> Tree<A> {
         let (locks, coalescing) = shared.meeting.attach(&verbs, locks, windows, intents);
         let state = A::shard_state(&shared.state);
         let stats = RefCell::default();
-        Index(Rc::new_cyclic(|me| {
+        Index::new(Rc::new_cyclic(|me| {
             let me = Weak::clone(me);
             let shared_locks = OnceCell::new();
             let vain_epoch = Cell::new(0);
@@ -367,15 +367,29 @@ impl<A: Algorithm, V: Verbs> Local<A, V> {
 }
 
 /// The handle of one shard's clients to an index. Clones are handles to the same index on the same shard.
-pub struct Index<A: Algorithm, V: Verbs>(Rc<Local<A, V>>);
+pub struct Index<A: Algorithm, V: Verbs>(Rc<Local<A, V>>, Rc<Leave<A, V>>);
 
 impl<A: Algorithm, V: Verbs> Clone for Index<A, V> {
     fn clone(&self) -> Self {
-        Index(Rc::clone(&self.0))
+        Index(Rc::clone(&self.0), Rc::clone(&self.1))
+    }
+}
+
+/// A share that all handles have, and no task of the janitor: dropped with the last handle.
+struct Leave<A: Algorithm, V: Verbs>(Rc<Local<A, V>>);
+
+impl<A: Algorithm, V: Verbs> Drop for Leave<A, V> {
+    fn drop(&mut self) {
+        A::leave(&self.0);
     }
 }
 
 impl<A: Algorithm, V: Verbs> Index<A, V> {
+    fn new(local: Rc<Local<A, V>>) -> Self {
+        let leave = Leave(Rc::clone(&local));
+        Index(local, Rc::new(leave))
+    }
+
     /// Yields the techniques in effect: some were decided when the index was created.
     ///
     /// ```

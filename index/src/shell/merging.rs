@@ -1,13 +1,18 @@
-//! Merges of leaves, as far as indexes share them: which leaves are merged and how often that is tried, and what
-//! becomes of a frozen leaf whose client has died. Pure but for pauses: it knows no format of leaves, and no way to
+//! Merges of leaves, as far as indexes share them: which leaves are merged and how often that is tried, when a remove
+//! waits for that, and what becomes of a frozen leaf whose client has died. It knows no format of leaves, and no way to
 //! them.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
 use farwood_runtime::{RemotePtr, Verbs};
+use futures::channel::oneshot;
 
+use crate::error::WriteError;
 use crate::layout::Bytes;
+use crate::shell::algorithm::Algorithm;
+use crate::shell::handle::Local;
 
 /// Attempts at a merge whose locks were taken, after pauses of this many ns, each twice as long as the one before.
 const ATTEMPTS_MAX: u32 = 4;
@@ -71,14 +76,28 @@ struct Noted {
 pub(crate) struct Merging(RefCell<BTreeMap<RemotePtr, Noted>>);
 
 impl Merging {
-    /// Maximum of merges under way.
+    /// Merges under way with which the janitor has enough to do.
     const MOST: usize = 64;
     /// Leaves that are noted at most, before those that are left alone are forgotten.
     const NOTED_MAX: usize = 256;
     const UNDER_WAY: u64 = u64::MAX;
 
-    /// Notes that a leaf is being merged; false if it is already, or is left alone, or there are too many.
+    /// Notes that a leaf is being merged; false if it is already, or is left alone, or the janitor has enough to do.
     pub(crate) fn begin(&self, leaf: RemotePtr, is_empty: bool, now: u64) -> bool {
+        !self.is_full() && self.note(leaf, is_empty, now)
+    }
+
+    /// Tells whether the janitor has enough to do.
+    fn is_full(&self) -> bool {
+        self.under_way() >= Self::MOST
+    }
+
+    /// Counts the leaves that are being merged.
+    pub(crate) fn under_way(&self) -> usize {
+        self.0.borrow().values().filter(|noted| noted.until == Self::UNDER_WAY).count()
+    }
+
+    fn note(&self, leaf: RemotePtr, is_empty: bool, now: u64) -> bool {
         let mut noted = self.0.borrow_mut();
         if noted.len() >= Self::NOTED_MAX {
             noted.retain(|_, noted| noted.until == Self::UNDER_WAY);
@@ -88,8 +107,7 @@ impl Merging {
             let is_news = is_empty && !noted.was_empty;
             noted.until == Self::UNDER_WAY || noted.until > now && !is_news
         };
-        let under_way = || noted.values().filter(|noted| noted.until == Self::UNDER_WAY).count();
-        if noted.get(&leaf).is_some_and(is_left_alone) || under_way() >= Self::MOST {
+        if noted.get(&leaf).is_some_and(is_left_alone) {
             return false;
         }
         noted.insert(leaf, Noted { until: Self::UNDER_WAY, was_empty: is_empty });
@@ -103,6 +121,43 @@ impl Merging {
             Some(_) if is_merged => _ = noted.remove(&leaf),
             Some(noted) => noted.until = now + LEFT_ALONE_NS,
             None => {}
+        }
+    }
+}
+
+impl<A: Algorithm, V: Verbs> Local<A, V> {
+    /// Has the janitor `merge` a leaf in which a remove has left few pairs, as `merging` of this tree allows.
+    ///
+    /// No other remove may come to an empty leaf, so such a one is merged even if the janitor has enough to do. Then
+    /// this waits until that is done: removes leave no more behind than merges take away.
+    #[cold]
+    pub(crate) async fn merge_in_background<M: Future<Output = Result<bool, WriteError>>>(
+        &self,
+        merging: fn(&Self) -> &Merging,
+        (leaf, is_empty): (RemotePtr, bool),
+        merge: impl FnOnce(Rc<Self>) -> M + 'static,
+    ) {
+        let (noted, now) = (merging(self), self.verbs.now());
+        let is_awaited = is_empty && noted.is_full();
+        if !(if is_awaited { noted.note(leaf, true, now) } else { noted.begin(leaf, is_empty, now) }) {
+            return;
+        }
+        let tree = self.me.upgrade().expect("a tree that is at work is alive");
+        let ((ends, end), expected) = (oneshot::channel::<()>(), self.allocator.expect());
+        self.verbs.defer(async move {
+            // A client that needs memory, and finds none, may wait for the leaf's.
+            let _expected = expected;
+            let _ends = ends;
+            let merged = merge(Rc::clone(&tree)).await;
+            if let Err(error) = &merged {
+                tracing::debug!(name: "merge.failed", %error, "leaves are not merged");
+            }
+            merging(&tree).end(leaf, matches!(merged, Ok(true)), tree.verbs.now());
+        });
+        if is_awaited {
+            tracing::debug!(name: "merge.awaited", %leaf, "a remove waits until its empty leaf is merged");
+            // It is dropped when that has come to its end.
+            _ = end.await;
         }
     }
 }

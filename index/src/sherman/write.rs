@@ -77,7 +77,7 @@ impl<V: Verbs> Tree<V> {
                     let leaf = held.node();
                     self.write_back(meter, held, image, patch).await?;
                     if let Some(pairs) = left {
-                        self.note_removed(leaf, key, pairs);
+                        self.note_removed(leaf, key, pairs).await;
                     }
                     return Ok(true);
                 }

@@ -1,5 +1,5 @@
 //! Free nodes that go to other shards, of any compute node: by way of the server that they lie on, which keeps them for
-//! the index. Whom they go to is not known here, nor how they are asked for.
+//! the index. It does not know which shards get them, nor how these ask for them.
 //!
 //! ```text
 //!   shard A   free ··> more than it keeps ──batch──> server        A's allocator is dropped: all ──> server
@@ -16,8 +16,8 @@
 //!   B                                          takes x ── WRITE x, CAS a slot: leads to x ·· reads A's bytes
 //! ```
 //!
-//! When an allocator is dropped, nodes go that are not free yet, too, each with what it waits for: the next who has
-//! them waits for the same. What the index has to look at once more (`kept.rs`) does not go.
+//! When an allocator is dropped, nodes go that are not free yet, too, each with what it waits for: the next shard that
+//! has them waits for the same. What the index has to look at once more (`kept.rs`) does not go.
 
 use super::{NodeAllocator, Retired, State};
 use crate::control::ServerInfo;

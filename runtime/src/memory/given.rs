@@ -64,7 +64,7 @@ impl Given {
         Ok(())
     }
 
-    /// Hands a batch of that owner's out, which is not here any more then: none gets it but who has asked.
+    /// Hands a batch of that owner's out, which is not here any more then: the allocator that asks has it alone.
     pub(super) fn take(&mut self, owner: Owner, wanted: &WantedNodes) -> Option<NodeBatch> {
         let WantedNodes { class, epoch, flushed, last_resort } = *wanted;
         let is_free = |batch: &NodeBatch| batch.waits.are_over(epoch, flushed);
