@@ -4,6 +4,7 @@
 use farwood::dolphin::{Geometry, Options, Types};
 use farwood::{IndexSpec, OpKind, RangeIndex, Verbs};
 
+use crate::kit::cancel::{Drops, after_polls};
 use crate::kit::{Parties, TestCluster, with_parties};
 
 /// Groups of keys, each of which gets an inner node of its own.
@@ -55,6 +56,23 @@ fn memory_of_nodes_that_have_moved_is_used_again() {
         let books = cluster.index.books();
         assert!(books.reclaimed_bytes >= retired && books.reused_bytes - reused >= retired, "{books:?}");
         get(&cluster, keys_of(1, 0..KEYS).chain(keys_of(2, 0..KEYS))).await;
+        cluster.finish().await;
+    });
+}
+
+/// The janitor finds out whether a node is out that a dropped insert has moved. It used to stay until a repair.
+#[test]
+fn memory_of_nodes_that_dropped_inserts_have_moved_comes_back() {
+    with_parties(Parties::ONE, dolphin(Types::Tiny), |cluster| async move {
+        for (n, key) in keys_of(1, 0..KEYS).enumerate() {
+            let drops = if n % 2 == 0 { Drops::AtOnce } else { Drops::WhenWoken };
+            drop(after_polls(cluster.index.insert(&key, &key), 4 + n / 2 % 16, drops).await);
+            cluster.index.put(&key, &key).await.unwrap();
+        }
+        cluster.rest().await;
+        let books = cluster.index.books();
+        assert!(books.unsettled_bytes == 0 && books.retired_bytes > 64 * u64::from(GROUPS), "{books:?}");
+        get(&cluster, keys_of(1, 0..KEYS)).await;
         cluster.finish().await;
     });
 }

@@ -215,13 +215,6 @@ impl<A: BTree, V: Verbs> Local<A, V> {
         Ok(image)
     }
 
-    /// Takes a node's lock and gives it back: afterwards, all that its previous holder began has taken effect.
-    pub(crate) async fn settle_node(&self, meter: &Meter, node: RemotePtr) -> Result<(), AccessError> {
-        let mut held = self.locks.acquire(meter, node).await?;
-        held.lock(meter).await?;
-        self.unlock(meter, held).await
-    }
-
     /// Gives a lock back under which nothing was changed.
     pub(crate) async fn unlock(&self, meter: &Meter, held: Held<V>) -> Result<(), AccessError> {
         Ok(held.unlock(meter).await?)

@@ -10,8 +10,9 @@
 //!
 //! The client that has made the slot above lead on. There is one: it has seen the slot lead to N, under the lock of A,
 //! the node above, which had not moved. If A moves before, the node in its place has the slot that leads to N, and N
-//! stays in the tree until a client comes by there. If nothing tells whether the slot was changed (the client is
-//! dropped, its chain fails), N's memory stays where it is.
+//! stays in the tree until a client comes by there. If the client is dropped, its janitor waits until A's lock is free:
+//! the WRITE that was posted under it has taken effect then. If the fabric fails for good, nothing tells whether it has,
+//! and N's memory stays where it is.
 //!
 //! # When the memory may be used again
 //!
@@ -40,26 +41,25 @@
 //! has left no intent: all WRITEs to inner nodes are of one word. The root never moves, and caches keep it. Leaves
 //! stay.
 
-use farwood_runtime::alloc::NodeAllocator;
-use farwood_runtime::{RemotePtr, Verbs};
+use farwood_runtime::{Meter, RemotePtr, Verbs};
 
 use super::Tree;
 use super::descend::Unread;
 
-/// An inner node that has moved, while the slot above is made to lead on. Dropped before it is retired, nothing tells
-/// whether it is out.
+/// An inner node that has moved, while the slot above is made to lead on, by a WRITE that is posted next.
 #[must_use]
-pub(super) struct Leaving<'t> {
-    allocator: &'t NodeAllocator,
+pub(super) struct Leaving<'t, V: Verbs> {
+    tree: &'t Tree<V>,
     node: RemotePtr,
     bytes: u64,
+    above: RemotePtr,
     is_out: bool,
 }
 
-impl<'t> Leaving<'t> {
-    pub(super) fn new<V: Verbs>(tree: &'t Tree<V>, moved: Unread) -> Self {
+impl<'t, V: Verbs> Leaving<'t, V> {
+    pub(super) fn new(tree: &'t Tree<V>, moved: Unread, above: RemotePtr) -> Self {
         let bytes = tree.types().node_bytes(moved.class) as u64;
-        Leaving { allocator: &tree.allocator, node: moved.node.ptr(), bytes, is_out: false }
+        Leaving { tree, node: moved.node.ptr(), bytes, above, is_out: false }
     }
 
     /// Gives the node's memory back: no slot leads there any more.
@@ -68,11 +68,20 @@ impl<'t> Leaving<'t> {
     }
 }
 
-impl Drop for Leaving<'_> {
+impl<V: Verbs> Drop for Leaving<'_, V> {
     fn drop(&mut self) {
-        match self.is_out {
-            true => self.allocator.retire_cached(self.node, self.bytes),
-            false => self.allocator.retire_unsettled(self.node, self.bytes),
+        let Leaving { tree, node, bytes, above, is_out } = *self;
+        if is_out {
+            return tree.allocator.retire_cached(node, bytes);
         }
+        let Some(tree) = tree.me.upgrade() else { return tree.allocator.retire_unsettled(node, bytes) };
+        self.tree.verbs.defer(async move {
+            let settled = tree.persist(async || tree.settle_node(&Meter::default(), above).await).await;
+            tracing::debug!(name: "dolphin.node.settled", %node, ?settled, "a dropped write has moved a node");
+            match settled {
+                Ok(()) => tree.allocator.retire_cached(node, bytes),
+                Err(_) => tree.allocator.retire_unsettled(node, bytes),
+            }
+        });
     }
 }

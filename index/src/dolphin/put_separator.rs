@@ -494,7 +494,7 @@ impl<V: Verbs> Tree<V> {
         inner.slots[index] = Slot::inner(inner.slots[index].symbol(), node, class);
         let mut chain = Chain::new(ptr.server());
         chain.write_word(ptr.add(slot_at(index)), inner.slots[index].bits());
-        let leaving = Leaving::new(self, at);
+        let leaving = Leaving::new(self, at, ptr);
         held.release(meter, chain, true).await?;
         leaving.retire();
         self.cache_node(Unread { node: above.node, class: above.class, above: None }, &inner);

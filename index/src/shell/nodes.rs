@@ -157,6 +157,13 @@ impl<A: Algorithm, V: Verbs> Local<A, V> {
         Ok((held, read.into_buf()))
     }
 
+    /// Takes a node's lock and gives it back: afterwards, all that its previous holder began has taken effect.
+    pub(crate) async fn settle_node(&self, meter: &Meter, node: RemotePtr) -> Result<(), AccessError> {
+        let mut held = self.locks.acquire(meter, node).await?;
+        held.lock(meter).await?;
+        Ok(held.unlock(meter).await?)
+    }
+
     /// READs `bytes` bytes at `at`: one round trip, and one more for each queue pair that breaks meanwhile.
     ///
     /// # Errors
