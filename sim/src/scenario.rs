@@ -27,6 +27,9 @@ const RETRIES_WITH_DEATHS: u32 = 2_000;
 const RETRIES: u32 = 20_000;
 /// So often requests for memory are refused at most before the work begins.
 const REFUSALS_AT_FIRST: u32 = 1_000;
+/// In one of so many seeds removes are more frequent, by this share: an index that was full loses most of its keys.
+const WANING_ONE_IN: u32 = 5;
+const WANING_REMOVES: u32 = 20;
 /// One in so many seeds is drawn as seeds were at first: what that finds, it goes on finding.
 const PLAIN_ONE_IN: u64 = 10;
 
@@ -394,7 +397,7 @@ fn draw_techniques(rng: &mut SmallRng, mut spec: IndexSpec, all: bool) -> IndexS
 
 fn draw_work(rng: &mut SmallRng, kind: IndexKind, shape: Shape) -> Work {
     let mut share = |most| rng.random_range(0..=most);
-    let shares = Shares {
+    let mut shares = Shares {
         get: 1 + share(10),
         put: 1 + share(8),
         insert: share(6),
@@ -402,6 +405,9 @@ fn draw_work(rng: &mut SmallRng, kind: IndexKind, shape: Shape) -> Work {
         remove: share(6),
         scan: share(4),
     };
+    if shape == Shape::Hard && rng.random_range(0..WANING_ONE_IN) == 0 {
+        shares.remove += WANING_REMOVES;
+    }
     Work {
         clients: rng.random_range(1..=4),
         ops: rng.random_range(20..=150),

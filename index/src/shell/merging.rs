@@ -10,7 +10,7 @@ use farwood_runtime::{RemotePtr, Verbs};
 use crate::layout::Bytes;
 
 /// Attempts at a merge whose locks were taken, after pauses of this many ns, each twice as long as the one before.
-const ATTEMPTS_MAX: u32 = 4;
+const ATTEMPTS_MAX: u32 = 6;
 const PAUSE_NS: u64 = 50_000;
 /// The time in ns for which a leaf is left alone whose neighbours are too full, unless it is empty.
 const LEFT_ALONE_NS: u64 = 1_000_000;
@@ -96,6 +96,15 @@ impl Merging {
         true
     }
 
+    /// Tells whether a leaf has to wait that is to be merged: it is being merged, and may have changed since, or too
+    /// many are.
+    pub(crate) fn has_to_wait(&self, leaf: RemotePtr) -> bool {
+        let noted = self.0.borrow();
+        let is_under_way = |noted: &Noted| noted.until == Self::UNDER_WAY;
+        noted.get(&leaf).is_some_and(is_under_way)
+            || noted.values().filter(|noted| is_under_way(noted)).count() >= Self::MOST
+    }
+
     /// Notes that a leaf is not being merged any more. If it was not merged it is left alone for a while.
     pub(crate) fn end(&self, leaf: RemotePtr, is_merged: bool, now: u64) {
         let mut noted = self.0.borrow_mut();
@@ -153,14 +162,16 @@ mod tests {
         let merging = Merging::default();
         let over = |since: u64| since + LEFT_ALONE_NS;
         assert!(merging.begin(leaf(0), false, 5) && !merging.begin(leaf(0), true, 5));
+        assert!(merging.has_to_wait(leaf(0)), "it may have become empty since");
         merging.end(leaf(0), false, 100);
+        assert!(!merging.has_to_wait(leaf(0)));
         assert!(!merging.begin(leaf(0), false, over(99)) && merging.begin(leaf(0), true, over(99)));
         merging.end(leaf(0), false, 200);
         assert!(!merging.begin(leaf(0), true, over(199)), "it was empty");
         assert!(merging.begin(leaf(0), false, over(200)));
         merging.end(leaf(0), true, over(200));
         assert!((0..Merging::MOST as u64).all(|n| merging.begin(leaf(n), false, 5)));
-        assert!(!merging.begin(leaf(99), true, 5), "there are too many");
+        assert!(!merging.begin(leaf(99), true, 5) && merging.has_to_wait(leaf(99)), "there are too many");
         merging.end(leaf(3), false, 7);
         assert!(!merging.begin(leaf(3), false, over(6)) && merging.begin(leaf(99), true, 6));
     }
