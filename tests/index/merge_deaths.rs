@@ -557,7 +557,7 @@ fn who_merges_inner_nodes_and_lowers_the_root_may_stop_at_any_time() {
 
 #[test]
 fn who_merges_inner_nodes_and_lowers_the_root_may_stop_at_any_verb() {
-    LOWER.play_all(0..4, Blow::StopAtVerb, 1_000);
+    LOWER.play_all(0..2, Blow::StopAtVerb, 2_000);
 }
 
 #[test]
