@@ -63,7 +63,7 @@ const SHERMAN: &[Patch] = &[
     Patch {
         name: "a new root goes back after an unknown CAS if there is a root above it",
         file: "index/src/btree/root.rs",
-        find: "doubtful && self.is_leftmost(meter, new, &mut budget).await?",
+        find: "doubtful && self.has_been_root(meter, new, &mut budget).await?",
         replace: "false",
     },
     Patch {

@@ -27,6 +27,10 @@ const RETRIES_WITH_DEATHS: u32 = 2_000;
 const RETRIES: u32 = 20_000;
 /// So often requests for memory are refused at most before the work begins.
 const REFUSALS_AT_FIRST: u32 = 1_000;
+/// In one of so many seeds removes are more frequent, by this share: an index that was full loses most of its keys. None
+/// is drawn as at first.
+const WANING_ONE_IN: u64 = 5;
+const WANING_REMOVES: u32 = 20;
 /// One in so many seeds is drawn as seeds were at first: what that finds, it goes on finding.
 const PLAIN_ONE_IN: u64 = 10;
 
@@ -194,6 +198,9 @@ impl Scenario {
         nodes.iter_mut().for_each(|node| node.options_mut().intent_log = overrides.takeover);
         let mut work = draw_work(rng, overrides.kind, shape);
         work.ops = overrides.ops.unwrap_or(work.ops);
+        if seed % WANING_ONE_IN == 1 {
+            work.shares.remove += WANING_REMOVES;
+        }
         let fault_multiplier = *[1, 1, 4, 12].choose(rng).expect("not empty");
         Scenario { seed, cluster, nodes, work, mix, fault_multiplier, adversary }
     }

@@ -1,7 +1,8 @@
-//! Clients that die in a merge of two leaves, or where a split uses a merged leaf's memory again: at any time, so
-//! between all verbs and within WRITEs, and at each verb in each way in which simulated nodes stop. Others then read,
-//! write, scan and remove all around it: one that still has the addresses of before, and one that has none. Clients
-//! stand still and queue pairs break at each verb, too.
+//! Clients that die in a merge of two leaves, in those of inner nodes that follow and where the root gets lower, or
+//! where a split uses a merged leaf's memory again: at any time, so between all verbs and within WRITEs, and at each
+//! verb in each way in which simulated nodes stop. Others then read, write, scan and remove all around it: one that
+//! still has the addresses of before, and one that has none. Clients stand still and queue pairs break at each verb,
+//! too.
 //!
 //! The trees are made by hand, and know what a leaf's slots are and when it is merged (`index/src/shell/merging.rs`).
 
@@ -48,6 +49,10 @@ struct Leaves {
     removed: &'static [&'static [u64]],
     /// The key that is removed then.
     merging: u64,
+    /// Keys that are removed, again part by part, before one more has the leaves of the second inner node merged, then
+    /// both inner nodes, and in the end all.
+    emptied_but: &'static [&'static [u64]],
+    lowering: u64,
     /// Numbers of pairs that fill the merged leaf, until a put of 4 splits it.
     more: &'static [(u64, u64)],
     /// A key whose leaf's memory is used again then, for a leaf that has it, too.
@@ -60,6 +65,9 @@ struct Leaves {
     is_flushed: bool,
 }
 
+/// Of 16 keys, in five leaves below two inner nodes, 9, 12 and 13 are left.
+const EMPTIED_BUT: &[&[u64]] = &[&[1, 0, 2], &[4, 3, 5], &[7, 6, 8], &[10, 11], &[15, 14]];
+
 const SHERMAN: Leaves = Leaves {
     spec: || {
         let size = sherman::NodeSize::Slots { leaf: 4, inner: 4 };
@@ -68,6 +76,8 @@ const SHERMAN: Leaves = Leaves {
     },
     removed: &[&[1, 2, 4]],
     merging: 5,
+    emptied_but: EMPTIED_BUT,
+    lowering: 13,
     more: &[(1, 1), (2, 2), (3, 33)],
     moved: 3,
     amid: (&[31], 32, 50),
@@ -79,6 +89,8 @@ const CHIME: Leaves = Leaves {
     spec: || chime_of(false),
     removed: &[&[1, 3], &[2]],
     merging: 4,
+    emptied_but: EMPTIED_BUT,
+    lowering: 13,
     more: &[(1, 1), (2, 2), (5, 55)],
     moved: 5,
     amid: (&[31, 33], 32, 33),
@@ -98,6 +110,8 @@ const DOLPHIN: Leaves = Leaves {
     },
     removed: &[&[1, 2, 4, 5, 6, 7, 8, 9, 10, 11, 12]],
     merging: 13,
+    emptied_but: &[],
+    lowering: 0,
     more: &[(1, 1), (2, 2), (14, 44), (17, 17)],
     moved: 14,
     amid: (&[], 0, 0),
@@ -322,6 +336,7 @@ impl Site {
 
 /// Something that the victim does, and that others find half done.
 struct Scene {
+    kinds: &'static [&'static Leaves],
     /// Makes the tree, and yields its pairs: the next write is the one.
     prepare: fn(&Site) -> Model,
     /// The key that is written, and whether it is put; else it is removed.
@@ -329,41 +344,65 @@ struct Scene {
     is_put: bool,
     /// Tells from the victim's books before and after whether it was what it should be.
     is_it: fn(&Books, &Books) -> bool,
+    /// True if nothing is left of the tree but a leaf.
+    lowers: bool,
 }
 
 /// A remove merges two leaves. The witness has their addresses.
 const MERGE: Scene = Scene {
+    kinds: &ALL,
     prepare: prepare_merge,
     unsure: |leaves| leaves.merging,
     is_put: false,
     is_it: |before, after| after.retired_bytes > before.retired_bytes,
+    lowers: false,
 };
 
 /// A put of 4 splits a full leaf: its second half goes where another one was before. The witness has not been there
 /// since.
 const SPLIT_AGAIN: Scene = Scene {
+    kinds: &ALL,
     prepare: prepare_split_again,
     unsure: |_| 4,
     is_put: true,
     is_it: |before, after| after.reused_bytes > before.reused_bytes,
+    lowers: false,
 };
 
 /// A put of 16 splits a full leaf: its second half goes where nothing was before.
 const SPLIT: Scene = Scene {
+    kinds: &ALL,
     prepare: prepare_split,
     unsure: |_| 16,
     is_put: true,
     is_it: |before, after| after.used_bytes > before.used_bytes && after.reused_bytes == 0,
+    lowers: false,
 };
 
 /// A put splits a full leaf: its second half goes where nothing was before. It is neither the first below its parent,
 /// nor below that of the last leaf.
 const SPLIT_AMID: Scene = Scene {
+    kinds: &B_TREES,
     prepare: prepare_split_amid,
     unsure: |leaves| leaves.amid.1,
     is_put: true,
     is_it: |before, after| after.used_bytes > before.used_bytes && after.reused_bytes == 0,
+    lowers: false,
 };
+
+/// A remove merges all nodes of the tree, but for a leaf. The witness has their addresses.
+const LOWER: Scene = Scene {
+    kinds: &B_TREES,
+    prepare: prepare_lower,
+    unsure: |leaves| leaves.lowering,
+    is_put: false,
+    is_it: |before, after| after.retired_bytes > before.retired_bytes,
+    lowers: true,
+};
+
+fn prepare_lower(site: &Site) -> Model {
+    remove_all(site, site.leaves.emptied_but)
+}
 
 fn prepare_split_amid(site: &Site) -> Model {
     let mut model: Model = (0..16).map(|n| (10 * n, n)).collect();
@@ -384,8 +423,12 @@ fn prepare_split(site: &Site) -> Model {
 }
 
 fn prepare_merge(site: &Site) -> Model {
+    remove_all(site, site.leaves.removed)
+}
+
+fn remove_all(site: &Site, parts: &[&'static [u64]]) -> Model {
     let mut model = prepare_split(site);
-    for removed in site.leaves.removed {
+    for removed in parts {
         site.write(VICTIM, Model::new(), removed.iter().copied());
         removed.iter().for_each(|n| _ = model.remove(n));
         site.rest(VICTIM);
@@ -429,6 +472,12 @@ impl Scene {
             false => _ = model.remove(&unsure),
         }
         site.holds(NEWCOMER, &model);
+        if self.lowers {
+            site.on(NEWCOMER, async |index| {
+                let survey = index.survey().await.unwrap();
+                assert_eq!((survey.height, survey.inner_nodes, survey.leaves), (1, 0, 1));
+            });
+        }
     }
 
     /// Lets the victim act for so many ns; yields whether it still does.
@@ -478,7 +527,7 @@ impl Scene {
     /// Plays it with blows at any time.
     #[track_caller]
     fn play_all(&self, seeds: std::ops::Range<u64>, blow: Blow, step_ns: u64) {
-        for leaves in ALL {
+        for leaves in self.kinds {
             self.rehearse(leaves);
             for seed in seeds.clone() {
                 let mut ns = 0;
@@ -499,6 +548,22 @@ fn a_merger_may_stop_at_any_time() {
 #[test]
 fn a_merger_may_stop_at_any_verb() {
     MERGE.play_all(0..8, Blow::StopAtVerb, 1_000);
+}
+
+#[test]
+fn who_merges_inner_nodes_and_lowers_the_root_may_stop_at_any_time() {
+    LOWER.play_all(0..2, Blow::Stop, 3 * TICK_NS);
+}
+
+#[test]
+fn who_merges_inner_nodes_and_lowers_the_root_may_stop_at_any_verb() {
+    LOWER.play_all(0..2, Blow::StopAtVerb, 2_000);
+}
+
+#[test]
+fn who_merges_inner_nodes_and_lowers_the_root_may_be_late() {
+    LOWER.play_all(0..2, Blow::Break, 1_000);
+    LOWER.play_all(0..2, Blow::StandStill, 1_000);
 }
 
 #[test]

@@ -2,12 +2,13 @@
 //! meanwhile see each key once.
 
 use std::rc::Rc;
+use std::sync::Arc;
 
-use farwood::{CheckOptions, IndexSpec, RangeIndex};
+use farwood::{CheckOptions, Cluster, EmbeddedConfig, IndexSpec, RangeIndex};
 use futures::future::join_all;
 use futures::{FutureExt, TryStreamExt, join};
 
-use crate::kit::{IndexKind, Parties, Shape, TestCluster, key, number, with_parties};
+use crate::kit::{IndexKind, Parties, Shape, TestCluster, key, number, with_parties, with_parties_on};
 
 /// A kind whose leaves are merged, and its usual leaves.
 struct Merged {
@@ -126,6 +127,53 @@ fn little_is_left_of_a_tree_that_many_clients_empty_at_once() {
         let after = leaves(&cluster).await;
         assert!(after * 10 <= before, "{after} of {before}");
     });
+}
+
+/// Makes a cluster with so many locks that nodes hardly share one: those that do are not merged.
+fn many_locks() -> Arc<Cluster> {
+    let (servers, chunk_bytes, locks_per_server) = (2, 64 << 10, 1 << 16);
+    Cluster::embedded(EmbeddedConfig { servers, chunk_bytes, locks_per_server, ..EmbeddedConfig::default() })
+        .unwrap()
+}
+
+/// Trees of tiny nodes, so of many levels: keys are removed from one end, from the other, or all over.
+#[test]
+fn a_tree_of_which_all_was_removed_is_a_leaf_and_grows_again() {
+    const KEYS: u64 = 1_000;
+    for (kind, order) in [IndexKind::Sherman, IndexKind::Chime]
+        .into_iter()
+        .flat_map(|kind| [1, KEYS - 1, 7 * 11 * 13 * 17].map(|step| (kind, step)))
+    {
+        with_parties_on(
+            &many_locks(),
+            Parties::Shards(1),
+            Shape::TINY.usual(kind),
+            move |cluster| async move {
+                let index = &cluster.index;
+                for round in 0..2 {
+                    for n in 0..KEYS {
+                        assert!(index.insert(&key(n), &[round]).await.unwrap());
+                    }
+                    let expected = (0..KEYS).map(|n| (key(n).to_vec(), vec![round])).collect();
+                    cluster.rest().await;
+                    cluster.holds(&expected).await;
+                    assert!(index.survey().await.unwrap().height > 4);
+                    for n in 0..KEYS {
+                        assert!(index.remove(&key(n * order % KEYS)).await.unwrap());
+                    }
+                    cluster.rest().await;
+                    cluster.holds(&Default::default()).await;
+                    let survey = index.survey().await.unwrap();
+                    assert_eq!(
+                        (survey.height, survey.inner_nodes, survey.leaves),
+                        (1, 0, 1),
+                        "{kind:?} {order}"
+                    );
+                    cluster.rest().await;
+                }
+            },
+        );
+    }
 }
 
 /// One client removes all keys but each hundredth, and puts them back, while another one scans.

@@ -131,7 +131,7 @@ impl NodeCache {
     /// # farwood_doctest::cache!(|cache, reader| {
     /// let (old, new) = (Root { ptr: at(64), level: 1 }, Root { ptr: at(832), level: 3 });
     /// cache.set_root(old);
-    /// assert_ne!(cache.root(), Some(old), "trees do not shrink");
+    /// assert_ne!(cache.root(), Some(old), "it is out of date");
     /// cache.set_root(new);
     /// assert_eq!(cache.root(), Some(new));
     /// # });

@@ -108,26 +108,23 @@ impl<'t, A: BTree, V: Verbs> Walk<'t, A, V> {
         Ok(())
     }
 
-    /// Takes separators of leaves for missing ones that lead to freed leaves, or to frozen ones that no leaf leads to:
-    /// what is left of a merge whose client died. One round trip for each.
+    /// Takes separators for missing ones that lead to freed nodes, or to frozen ones to which no neighbour leads: what
+    /// is left of a merge whose client died. One round trip for each.
     async fn pass_over_freed(&mut self, level: &mut Level) -> Result<(), AccessError> {
-        if level.number() > 0 {
-            return Ok(());
-        }
-        for (separator, leaf) in level.open_claims(&self.visited) {
-            if self.is_freed(leaf).await? {
+        for (separator, node) in level.open_claims(&self.visited) {
+            if self.is_freed(node).await? {
                 level.forget(&separator);
             }
         }
         Ok(())
     }
 
-    /// Tells whether no leaf of the tree is there, but one that was merged. One round trip.
-    async fn is_freed(&mut self, leaf: RemotePtr) -> Result<bool, AccessError> {
-        let Ok((line, _)) = self.read(leaf, LINE_BYTES).await? else { return Ok(false) };
+    /// Tells whether no node of the tree is there, but one that was merged. One round trip.
+    async fn is_freed(&mut self, node: RemotePtr) -> Result<bool, AccessError> {
+        let Ok((line, _)) = self.read(node, LINE_BYTES).await? else { return Ok(false) };
         let is_freed = matches!(kind_of(&line), Err(Rejection::Freed | Rejection::Frozen));
         if is_freed {
-            tracing::debug!(name: "btree.check.freed", node = %leaf, "a freed leaf is still linked");
+            tracing::debug!(name: "btree.check.freed", %node, "a freed node is still linked");
         }
         Ok(is_freed)
     }
@@ -188,8 +185,7 @@ impl<'t, A: BTree, V: Verbs> Walk<'t, A, V> {
                 self.block_bytes += seen.block_bytes;
                 self.report_faults(number, node, &seen, exempt);
                 seen.pairs.iter().for_each(|(key, value)| visit(key, value));
-                if number == 0
-                    && let Some(other) = level.claimed_instead(node, &seen.low)
+                if let Some(other) = level.claimed_instead(node, &seen.low)
                     && self.is_freed(other).await?
                 {
                     level.forget(&seen.low);
@@ -216,9 +212,9 @@ impl<'t, A: BTree, V: Verbs> Walk<'t, A, V> {
                 Err(fault) => return Ok(Look::Nowhere(fault)),
             };
             let mut seen = self.tree.sight(level, &image, self.policy.depth);
-            if let (0, Err(Rejection::Frozen)) = (level, &seen) {
-                // Its left neighbour leads here: it is one of the tree, and thaws when it is met.
-                self.tree.leaf().thaw(&mut image);
+            if let Err(Rejection::Frozen) = &seen {
+                // Its left neighbour leads here, or the root word: it is one of the tree, and thaws when it is met.
+                self.tree.format(level).thaw(&mut image);
                 seen = self.tree.sight(level, &image, self.policy.depth);
             }
             if let (0, Ok(seen)) = (level, &mut seen) {

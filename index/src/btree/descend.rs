@@ -16,7 +16,7 @@ const MOVES_BEFORE_DESCENT: u32 = 3;
 
 /// A node that should answer for a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Target {
+pub(crate) struct Target {
     pub(crate) ptr: RemotePtr,
     pub(crate) level: u8,
     pub(crate) via: Via,
@@ -87,10 +87,12 @@ impl<A: BTree, V: Verbs> Local<A, V> {
             None => self.read_root(meter).await?,
         };
         let Some(root) = root.filter(|root| root.level >= level) else { return Ok(None) };
-        self.descend(meter, key, level, Target::root(root), budget).await.map(Some)
+        let found = self.descend(meter, key, level, Target::root(root), budget).await?;
+        Ok((found.level == level).then_some(found))
     }
 
-    /// Goes down from `from` to `level`, one round trip per inner node, and shows the cache what it reads.
+    /// Goes down from `from` to `level`, one round trip per inner node, and shows the cache what it reads. Where the
+    /// root got lower than that meanwhile, it yields the root.
     pub(crate) async fn descend(
         &self,
         meter: &Meter,
@@ -137,7 +139,12 @@ impl<A: BTree, V: Verbs> Local<A, V> {
                 Step::Restart(last) => {
                     budget.spend(meter, at.ptr, last)?;
                     self.invalidate_cached(at, key);
-                    at = self.restart(meter, at.ptr).await?;
+                    at = match last {
+                        Some(gone @ (Rejection::Freed | Rejection::Frozen)) => {
+                            Box::pin(self.leave_freed_inner(meter, key, at, gone, budget)).await?
+                        }
+                        _ => self.restart(meter, at.ptr).await?,
+                    };
                 }
             }
             rereads = 0;

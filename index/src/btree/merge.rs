@@ -1,26 +1,26 @@
-//! Merges of leaves: one that has become nearly empty goes into its left neighbour. For trees whose leaves can be
-//! frozen, and written whole ([`MergedLeaf`]), wherever their locks are. What readers do that meet a leaf on its way
-//! out is in `freed.rs`, what becomes of its memory in `retired.rs`.
+//! Merges: a node that has become nearly empty goes into its left neighbour, a leaf as well as an inner node. What
+//! differs by level is in `format.rs`. What clients do that meet a node on its way out is in `freed.rs`, what becomes
+//! of its memory in `retired.rs`; a root with one child is `lower.rs`'s.
 //!
-//! A remove that leaves few pairs leaves the rest to the janitor. It takes three locks: that of the left leaf L, and
+//! A remove that leaves few pairs leaves the rest to the janitor. It takes three locks: that of the left node L, and
 //! then those of the right one R and of their parent P if they are free at once; it never waits while it has one. R is
 //! not the first below P, so that its separator is P's own. All three have other lock words, or nothing happens.
 //!
 //! ```text
-//!   WRITE R: frozen ── WRITE L: pairs of both, R's fence and sibling, unlock ──┬─ WRITE R: freed, heir L, unlock
-//!          1                                    2                              └─ WRITE P: without R,     unlock
-//!                                                                                            3
+//!   WRITE R: frozen ── WRITE L: all of both, R's fence and sibling, unlock ──┬─ WRITE R: freed,     unlock
+//!          1                                    2                            └─ WRITE P: without R, unlock
+//!                                                                                          3
 //! ```
 //!
-//! 1. A frozen leaf answers for no key, neither to readers nor to writers, whatever part of it they read, and it still
-//!    says where it begins and ends and what its sibling is. That takes one word, or all of the leaf: then it is
-//!    recorded as a release is. Only a client that has the locks of both, of R and of the leaf on its left, may end
+//! 1. A frozen node answers for no key, neither to readers nor to writers, whatever part of it they read, and it still
+//!    says where it begins and ends and what its sibling is. That takes one word, or all of a leaf: then it is
+//!    recorded as a release is. Only a client that has the locks of both, of R and of the node on its left, may end
 //!    that: so whether L has taken the keys over is settled then, also where a client died that had begun to write L,
 //!    since its lock comes with all that it had recorded. (R's lock alone tells nothing: it may be taken over before
 //!    L's is.)
 //! 2. L is written under its own lock and with its own intent, as by a split. Before that has come to its end, R stays
 //!    frozen, whatever becomes of this client; if it has, R's keys are L's.
-//! 3. Until P is written, readers come to R, and find L there.
+//! 3. Until P is written, readers come to R. A leaf tells them of L there; from an inner node they begin anew.
 //!
 //! ```text
 //!   merger   WRITE R: frozen ✗ dies                               R's pairs are in R: it thaws
@@ -28,46 +28,44 @@
 //! ```
 //!
 //! A READ of R that came before 1 has what R had then, and nothing was in L of it. A scan that has read L before 2 and
-//! R after 1 looks R's first key up, and finds it in L; one that has read L after 2 is beyond R.
+//! R after 1 looks R's first key up, and finds it in L; one that has read L after 2 is beyond R. A copy of an inner
+//! node that was R leads to children of the tree, as L does; nothing is written to R any more, since writers lock it
+//! first.
+//!
+//! P has to lead to L and R, and behind R to where R ends, and to nothing between: no separator is missing there, and
+//! none is left of a freed leaf. For that names the leaf before it as its heir:
+//!
+//! ```text
+//!   P   .. K │ L │ F (freed, heir L) │ ..      if L went into K, F would lead to memory of another node
+//! ```
 //!
 //! A separator that is not in P yet is no merge's: P has R's own. But a client that split R off may put it into P once
 //! more, long after: one whose separator another client has put in (`repair.rs`). So R's memory waits until all
 //! operations of that time have ended, and P is asked once more (`retired.rs`).
+//!
+//! A merge goes on: P may have few entries now, and so may L; and below L two nodes have become neighbours that had
+//! two parents, one of which may have waited for that. The same janitor tries these, too. An inner node of which
+//! another separator was taken out is noted as a leaf is.
 
 use std::rc::Rc;
 
-use farwood_lock::{Held, LockError};
+use farwood_lock::Held;
 use farwood_runtime::{Buf, Chain, Meter, RemotePtr, Verbs};
 use futures::future::join;
 
-use super::separator::Separator;
+use super::format::Format;
 use super::split::OldNode;
 use super::{BTree, LeafFormat};
 use crate::error::{AccessError, WriteError};
-use crate::layout::{Bytes, Header, InnerLayout, NodeHeader, Rejection, mark_freed};
+use crate::layout::Bytes;
 use crate::shell::handle::Local;
-use crate::shell::merging::{Attempt, attempt_often, fits, is_low};
+use crate::shell::merging::{Attempt, MergeEnd, attempt_often};
 use crate::step::Budget;
-
-/// A leaf that can be merged.
-pub trait MergedLeaf: LeafFormat {
-    /// Yields fences and neighbour of a whole leaf, and counts its pairs.
-    ///
-    /// # Errors
-    /// If it is none, or is torn.
-    fn fill<'a>(&'a self, image: &'a [u8]) -> Result<(Header<'a>, usize), Rejection>;
-
-    /// Makes `image` a leaf with `header` and the pairs of both leaves; yields whether there is room for all of them.
-    ///
-    /// # Errors
-    /// That of a pair that no writer leaves.
-    fn unite(&self, image: &mut [u8], header: &NodeHeader<'_>, leaves: [&[u8]; 2])
-    -> Result<bool, Rejection>;
-}
 
 /// Two neighbours below one parent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Pair {
+    level: u8,
     parent: RemotePtr,
     left: RemotePtr,
     right: RemotePtr,
@@ -81,58 +79,98 @@ struct Plan {
     /// R's right edge, which becomes L's.
     high: Option<Bytes>,
     sibling: RemotePtr,
+    /// Pairs or entries of both.
+    count: usize,
     /// The parent's entries without R.
     entries: Vec<(Bytes, RemotePtr)>,
 }
 
-/// Decides whether the leaves in these images, which are locked as their parent is, are merged; none if they are not.
-fn plan<L: MergedLeaf>(
-    leaf: &L,
-    inner: &InnerLayout,
+/// Nodes that may have to be merged: a level, and a key of each.
+type Work = Vec<(u8, Bytes)>;
+
+/// Decides whether the nodes in these images, which are locked as their parent is, are merged; none if they are not.
+fn plan<L: LeafFormat>(
+    format: &Format<'_, L>,
     pair: Pair,
     (left, right, parent): (&[u8], &[u8], &[u8]),
 ) -> Option<Plan> {
-    let (left, left_pairs) = leaf.fill(left).ok()?;
-    let (right, right_pairs) = leaf.fill(right).ok()?;
-    let parent = inner.view(parent).ok().filter(|parent| parent.header().level() == 1)?;
-    let low = right.low();
+    let (left, left_count) = format.fill(left).ok()?;
+    let (right, right_count) = format.fill(right).ok()?;
+    let parent = format.inner.view(parent).ok().filter(|parent| parent.header().level() == pair.level + 1)?;
+    let (low, high, count) = (right.low(), right.high(), left_count + right_count);
     let are_neighbours = left.sibling() == pair.right && left.high().as_ref() == Some(&low);
     let mut entries = parent.sorted_entries().ok()?;
     let place = entries.binary_search_by(|(key, _)| key.cmp(&low)).ok().filter(|place| *place > 0)?;
-    let has_it = entries[place].1 == pair.right;
-    if !are_neighbours || !has_it || !fits(left_pairs + right_pairs, leaf.slots()) {
+    let are_linked = entries[place - 1..=place] == [(left.low(), pair.left), (low.clone(), pair.right)];
+    let behind = entries.get(place + 1).map(|(key, _)| key.clone()).or_else(|| parent.header().high());
+    if !are_neighbours || !are_linked || behind != high || !format.fits(count) {
         return None;
     }
     entries.remove(place);
-    Some(Plan { low, high: right.high(), sibling: right.sibling(), entries })
+    Some(Plan { low, high, sibling: right.sibling(), count, entries })
 }
 
-impl<A: BTree<Leaf: MergedLeaf>, V: Verbs> Local<A, V> {
-    /// Has the janitor merge the leaf of `key`, in which a remove has left so many pairs, if these are few.
+impl<A: BTree, V: Verbs> Local<A, V> {
+    /// Has the janitor merge the leaf of `key`, in which a remove has left so many pairs, if these are few. Where it has
+    /// enough to do, this waits until an empty leaf is merged.
     #[inline]
     pub(crate) async fn note_removed(&self, leaf: RemotePtr, key: &[u8], pairs: usize) {
-        if is_low(pairs, self.leaf().slots()) {
-            let key = Bytes::from_slice(key);
-            let merge = async move |tree: Rc<Self>| tree.merge_around(&key).await;
-            self.merge_in_background(|tree| &tree.merges().merging, (leaf, pairs == 0), merge).await;
+        if self.format(0).is_low(pairs)
+            && let Some(end) = self.begin_merge(0, leaf, key, pairs == 0)
+        {
+            _ = end.await;
         }
     }
 
-    /// Merges the leaf of `key` with a neighbour, if they fit and their locks can be had; yields whether it did.
-    async fn merge_around(self: &Rc<Self>, key: &[u8]) -> Result<bool, WriteError> {
-        let (meter, mut budget) = (Meter::default(), self.budget());
-        attempt_often(&self.verbs, async || self.try_merge(&meter, key, &mut budget).await).await
+    /// Has the janitor merge the inner node of `key`, in which so many entries are left, if these are few.
+    pub(super) fn note_taken_out(&self, level: u8, node: RemotePtr, key: &[u8], entries: usize) {
+        if self.format(level).is_low(entries) {
+            // Another merge has taken the entry out, or might have: there are no more of these than of those.
+            drop(self.begin_merge(level, node, key, entries == 1));
+        }
     }
 
-    /// Tries the leaf of `key` with its left neighbour, and then with the right one: one round trip for the parent, and
-    /// one for each of the leaves before a lock is taken.
+    #[cold]
+    fn begin_merge(&self, level: u8, node: RemotePtr, key: &[u8], is_last_call: bool) -> Option<MergeEnd> {
+        let key = Bytes::from_slice(key);
+        let merge = move |tree: Rc<Self>| {
+            let key = key.clone();
+            async move {
+                let merged = tree.merge_around(level, key).await;
+                tree.look_after_retired();
+                merged
+            }
+        };
+        self.merge_in_background(|tree| &tree.merges().merging, (node, is_last_call), merge)
+    }
+
+    /// Merges the node of `key` with a neighbour, if they fit and their locks can be had, and then those that may have
+    /// to be merged because of that; yields whether it did the first. Each merge makes the tree a node smaller.
+    async fn merge_around(self: &Rc<Self>, level: u8, key: Bytes) -> Result<bool, WriteError> {
+        let (meter, mut more) = (Meter::default(), Work::new());
+        let mut budget = self.budget();
+        let attempt = async || self.try_merge(&meter, level, &key, &mut more, &mut budget).await;
+        let merged = attempt_often(&self.verbs, attempt).await?;
+        while let Some((level, key)) = more.pop() {
+            let mut budget = self.budget();
+            let attempt = async || self.try_merge(&meter, level, &key, &mut more, &mut budget).await;
+            attempt_often(&self.verbs, attempt).await?;
+        }
+        Ok(merged)
+    }
+
+    /// Tries the node of `key` with its left neighbour, and then with the right one: one round trip for the parent, and
+    /// one for each of the nodes before a lock is taken. A root has no parent: it may get lower.
     async fn try_merge(
         self: &Rc<Self>,
         meter: &Meter,
+        level: u8,
         key: &[u8],
+        more: &mut Work,
         budget: &mut Budget,
     ) -> Result<Attempt, WriteError> {
-        let Some(parent) = self.locate_from_root(meter, key, 1, budget).await? else {
+        let Some(parent) = self.locate_from_root(meter, key, level + 1, budget).await? else {
+            self.lower_root(meter).await?;
             return Ok(Attempt::Needless);
         };
         let image = self.read(meter, parent.ptr, self.inner().node_bytes(), budget).await?;
@@ -145,8 +183,8 @@ impl<A: BTree<Leaf: MergedLeaf>, V: Verbs> Local<A, V> {
         let mut attempt = Attempt::Needless;
         let neighbours = [place.checked_sub(1).map(|left| (left, place)), Some((place, place + 1))];
         for (left, right) in neighbours.into_iter().flatten().filter(|(_, right)| *right < entries.len()) {
-            let pair = Pair { parent: parent.ptr, left: entries[left].1, right: entries[right].1 };
-            match self.try_pair(meter, pair, budget).await? {
+            let pair = Pair { level, parent: parent.ptr, left: entries[left].1, right: entries[right].1 };
+            match self.try_pair(meter, pair, more, budget).await? {
                 Attempt::Merged => return Ok(Attempt::Merged),
                 Attempt::Busy => attempt = Attempt::Busy,
                 Attempt::Needless => {}
@@ -155,46 +193,51 @@ impl<A: BTree<Leaf: MergedLeaf>, V: Verbs> Local<A, V> {
         Ok(attempt)
     }
 
-    /// Merges two leaves, if they fit and the three locks can be had.
+    /// Merges two nodes, if they fit and the three locks can be had; adds those that may have to be merged then.
     async fn try_pair(
         self: &Rc<Self>,
         meter: &Meter,
         pair: Pair,
+        more: &mut Work,
         budget: &mut Budget,
     ) -> Result<Attempt, WriteError> {
-        let mut pairs = 0;
-        for leaf in [pair.left, pair.right] {
-            match self.leaf().fill(&self.read(meter, leaf, self.leaf().node_bytes(), budget).await?) {
-                Ok((_, more)) => pairs += more,
+        let Pair { level, .. } = pair;
+        let mut count = 0;
+        for node in [pair.left, pair.right] {
+            let image = self.read(meter, node, self.node_bytes(level), budget).await?;
+            match self.format(level).fill(&image) {
+                Ok((_, more)) => count += more,
                 Err(_) => return Ok(Attempt::Busy),
             }
         }
-        if !fits(pairs, self.leaf().slots()) {
+        if !self.format(level).fits(count) {
             return Ok(Attempt::Needless);
         }
-        let [left, right] = [pair.left, pair.right].map(|leaf| self.leaf_word(leaf));
+        let [left, right] = [pair.left, pair.right].map(|node| self.lock_word(level, node));
         let parent = self.locks.word_of(pair.parent);
         if left == right || right == parent || parent == left {
             tracing::debug!(name: "btree.merge.same_lock", "nodes are not merged that have one lock");
             return Ok(Attempt::Needless);
         }
-        let (held, left) = self.lock_whole_leaf(meter, pair.left).await?;
-        let Some((held_right, right)) = self.try_lock_leaf(meter, pair.right).await? else {
+        let (held, left) = self.lock_whole(meter, level, pair.left).await?;
+        let Some((held_right, right)) = self.try_lock_whole(meter, level, pair.right).await? else {
             self.unlock(meter, held).await?;
             return Ok(Attempt::Busy);
         };
-        let Some((held_parent, parent)) = self.try_lock_inner(meter, pair.parent).await? else {
+        let Some((held_parent, parent)) = self.try_lock_whole(meter, level + 1, pair.parent).await? else {
             self.unlock(meter, held).await?;
             self.unlock(meter, held_right).await?;
             return Ok(Attempt::Busy);
         };
-        let planned = match plan(self.leaf(), self.inner(), pair, (&left, &right, &parent)) {
-            Some(plan) => self.united(&plan, pair.left, [&left, &right])?.map(|united| (plan, united)),
+        let planned = match plan(&self.format(level), pair, (&left, &right, &parent)) {
+            Some(plan) => self.united(&plan, pair, [&left, &right])?.map(|united| (plan, united)),
             None => Err(Attempt::Busy),
         };
         match planned {
             Ok((plan, united)) => {
-                self.merge(meter, plan, (held, united), (held_right, right), (held_parent, parent)).await?;
+                more.extend(self.goes_on_with(level, &plan));
+                self.merge(meter, level, plan, (held, united), (held_right, right), (held_parent, parent))
+                    .await?;
                 Ok(Attempt::Merged)
             }
             Err(attempt) => {
@@ -206,113 +249,93 @@ impl<A: BTree<Leaf: MergedLeaf>, V: Verbs> Local<A, V> {
         }
     }
 
-    /// Makes the image of the left leaf with the pairs of both; if there is no room for them, says so.
+    /// Yields the nodes that may have to be merged behind a merge, the lowest last.
+    fn goes_on_with(&self, level: u8, plan: &Plan) -> impl Iterator<Item = (u8, Bytes)> + use<A, V> {
+        let low = plan.low.clone();
+        let is_parent_low = self.format(level + 1).is_low(plan.entries.len());
+        let is_united_low = self.format(level).is_low(plan.count);
+        let levels =
+            [is_parent_low.then_some(level + 1), is_united_low.then_some(level), level.checked_sub(1)];
+        levels.into_iter().flatten().map(move |level| (level, low.clone()))
+    }
+
+    /// Makes the image of the left node with all that is in both; if there is no room for it, says so.
     fn united(
         &self,
         plan: &Plan,
-        node: RemotePtr,
+        pair: Pair,
         [left, right]: [&[u8]; 2],
     ) -> Result<Result<Buf, Attempt>, AccessError> {
+        let (format, node) = (self.format(pair.level), pair.left);
         let corrupt = |rejection| AccessError::corrupt(node, rejection);
         let mut united = self.verbs.lease(left.len());
-        let old = OldNode::of(&self.leaf().fill(left).map_err(corrupt)?.0);
+        let old = OldNode::of(&format.fill(left).map_err(corrupt)?.0);
         let header = old.united(plan.high.as_deref(), plan.sibling);
-        if self.leaf().unite(&mut united, &header, [left, right]).map_err(corrupt)? {
+        if format.unite(&mut united, &header, [left, right]).map_err(corrupt)? {
             return Ok(Ok(united));
         }
-        tracing::debug!(name: "btree.merge.no_room", %node, "the pairs of two leaves have no room in one");
+        tracing::debug!(name: "btree.merge.no_room", %node, "what two nodes have finds no room in one");
         Ok(Err(Attempt::Needless))
     }
 
-    /// Merges two leaves that are locked, as their parent is; the image of the left one has the pairs of both.
+    /// Merges two nodes that are locked, as their parent is; the image of the left one has all that is in both.
     async fn merge(
         self: &Rc<Self>,
         meter: &Meter,
+        level: u8,
         plan: Plan,
         (held, united): (Held<V>, Buf),
         (mut held_right, mut right): (Held<V>, Buf),
         (held_parent, parent): (Held<V>, Buf),
     ) -> Result<(), WriteError> {
         let (node, freed, bytes) = (held.node(), held_right.node(), united.len());
-        let marked = self.leaf().freeze(&mut right);
+        let marked = self.format(level).freeze(&mut right);
         let mut chain = Chain::with_buffer(freed.server(), right);
-        self.write_leaf(&mut chain, freed, marked);
+        self.write_whole(&mut chain, level, freed, marked);
         let frozen = held_right.write(meter, chain).await.map_err(AccessError::from)?;
-        right = frozen.expect("the leaf was in the chain's buffer");
+        right = frozen.expect("the node was in the chain's buffer");
         let mut chain = Chain::with_buffer(node.server(), united);
-        self.write_leaf(&mut chain, node, 0..bytes);
-        if let Err(error) = held.release(meter, chain, self.chains().combine).await {
-            // The janitor goes on, with L's lock: R is out of the tree, or will be, or thaws when it is met.
-            tracing::debug!(name: "btree.merge.unknown", %freed, %error, "a merge may have taken effect, or will");
-            self.allocator.retire_unsettled(freed, bytes as u64);
-            return Err(AccessError::from(error).into());
+        self.write_whole(&mut chain, level, node, 0..bytes);
+        match held.release(meter, chain, self.chains().combine).await {
+            Ok(Some(united)) if level > 0 => self.cache_node(node, &united),
+            Ok(_) => {}
+            Err(error) => {
+                // The janitor goes on, with L's lock: R is out of the tree, or will be, or thaws when it is met.
+                tracing::debug!(name: "btree.merge.unknown", %freed, %error, "a merge may have taken effect, or will");
+                self.allocator.retire_unsettled(freed, bytes as u64);
+                return Err(AccessError::from(error).into());
+            }
         }
-        let marked = mark_freed(&mut right, node);
+        let marked = self.format(level).free(&mut right, node);
         let mut chain = Chain::with_buffer(freed.server(), right);
-        chain.write(freed.add(marked.start as u64), marked);
+        self.write_whole(&mut chain, level, freed, marked);
         let (marked, unlinked) = join(
             held_right.release(meter, chain, true),
             self.rewrite_inner(meter, held_parent, parent, &plan.entries),
         )
         .await;
-        tracing::debug!(name: "btree.leaf.merged", %node, %freed, "a leaf is merged into its left neighbour");
+        match level {
+            0 => {
+                tracing::debug!(name: "btree.leaf.merged", %node, %freed, "a leaf is merged into its neighbour")
+            }
+            _ => tracing::debug!(name: "btree.inner.merged", %node, %freed, level, "an inner node is merged"),
+        }
         if let Err(error) = marked {
             self.allocator.retire_unsettled(freed, bytes as u64);
             return Err(AccessError::from(error).into());
         }
-        self.retire(freed, plan.low);
+        self.retire(level, freed, plan.low);
         Ok(unlinked?)
-    }
-
-    /// Locks and reads a whole leaf as [`Local::lock_whole_leaf`] does, if its lock is free: for a client that holds
-    /// another one.
-    pub(super) async fn try_lock_leaf(
-        &self,
-        meter: &Meter,
-        leaf: RemotePtr,
-    ) -> Result<Option<(Held<V>, Buf)>, AccessError> {
-        let held = match self.leaf().lock_place() {
-            Some(at) => self.locks.try_acquire_embedded(leaf, leaf.add(at as u64)).await?,
-            None => self.locks.try_acquire(leaf).await?,
-        };
-        self.try_lock_and_read(meter, held, self.leaf().node_bytes()).await
-    }
-
-    /// Locks and reads an inner node, if its lock is free.
-    async fn try_lock_inner(
-        &self,
-        meter: &Meter,
-        node: RemotePtr,
-    ) -> Result<Option<(Held<V>, Buf)>, AccessError> {
-        let held = self.locks.try_acquire(node).await?;
-        self.try_lock_and_read(meter, held, self.inner().node_bytes()).await
-    }
-
-    async fn try_lock_and_read(
-        &self,
-        meter: &Meter,
-        held: Option<Held<V>>,
-        bytes: usize,
-    ) -> Result<Option<(Held<V>, Buf)>, AccessError> {
-        let Some(mut held) = held else { return Ok(None) };
-        let buf = self.verbs.lease(bytes);
-        match held.lock_and_read(meter, buf, bytes, self.chains().fused).await {
-            Ok(read) => Ok(Some((held, read.into_buf()))),
-            Err(LockError::Contended { .. }) => Ok(None),
-            Err(error) => Err(error.into()),
-        }
-    }
-
-    /// Yields the separator of a leaf.
-    pub(super) fn leaf_separator(low: &Bytes, leaf: RemotePtr) -> Separator {
-        Separator { level: 1, key: low.clone(), child: leaf }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::layout::{LeafLayout, NodeVersion, freeze};
+    use crate::layout::{
+        InnerLayout, LeafLayout, NodeHeader, NodeVersion, Rejection, freeze, heir_of, mark_freed,
+    };
+    use crate::shell::merging::{fits, is_low};
 
     #[test]
     fn what_was_split_or_merged_is_not_merged_or_split_at_once() {
@@ -370,9 +393,10 @@ mod tests {
         }
 
         fn plan(&self) -> Option<Plan> {
-            let pair = Pair { parent: node(9), left: node(1), right: node(2) };
+            let pair = Pair { level: 0, parent: node(9), left: node(1), right: node(2) };
             let [left, right, parent] = &self.images;
-            plan(&self.leaf, &self.inner, pair, (left, right, parent))
+            let format = Format { level: 0, leaf: &self.leaf, inner: &self.inner };
+            plan(&format, pair, (left, right, parent))
         }
     }
 
@@ -387,7 +411,8 @@ mod tests {
                 let Some(found) = found else { continue };
                 let key = Bytes::from_slice;
                 let entries = vec![(key(b"b"), node(1)), (key(b"p"), node(7))];
-                assert_eq!(found, Plan { low: key(b"h"), high: Some(key(b"p")), sibling: node(7), entries });
+                let (high, sibling, count) = (Some(key(b"p")), node(7), left + right);
+                assert_eq!(found, Plan { low: key(b"h"), high, sibling, count, entries });
             }
         }
     }
@@ -401,6 +426,18 @@ mod tests {
         assert_eq!(plan(&LINKED, 2, b"g"), None, "another fence");
         assert_eq!(plan(&[(b"b", 1), (b"p", 7)], 2, b"h"), None, "no separator");
         assert_eq!(plan(&[(b"b", 1), (b"h", 5)], 2, b"h"), None, "the separator of another leaf");
+        assert_eq!(
+            plan(&[(b"b", 1), (b"d", 5), (b"h", 2), (b"p", 7)], 2, b"h"),
+            None,
+            "a freed leaf is linked"
+        );
+        assert_eq!(plan(&[(b"b", 5), (b"h", 2), (b"p", 7)], 2, b"h"), None, "the left leaf is not");
+        assert_eq!(
+            plan(&[(b"b", 1), (b"h", 2), (b"k", 5), (b"p", 7)], 2, b"h"),
+            None,
+            "one is linked behind"
+        );
+        assert_eq!(plan(&[(b"b", 1), (b"h", 2)], 2, b"h"), None, "the parent ends elsewhere");
         for leaf in 0..2 {
             let mut site = Site::new([1, 1], &LINKED, 2, b"h");
             freeze(&mut site.images[leaf]);
@@ -416,6 +453,40 @@ mod tests {
         let entries: [(&[u8], _); 2] = [(b"h", node(2)), (b"p", node(7))];
         site.inner.build(&mut site.images[2], &header(1, b"h", None, 0), entries);
         assert_eq!(site.plan(), None);
+    }
+
+    /// Inner nodes of three slots: such ones with one entry each are merged, and no others.
+    #[test]
+    fn inner_nodes_are_merged_as_leaves_are() {
+        let (leaf, inner) = (LeafLayout::for_slots(5, 4, 4).unwrap(), InnerLayout::for_slots(3, 4).unwrap());
+        let format = Format { level: 1, leaf: &leaf, inner: &inner };
+        let build = |header: &NodeHeader<'_>, entries: &[(&[u8], u64)]| {
+            let mut image = vec![0; inner.node_bytes()];
+            inner.build(&mut image, header, entries.iter().map(|(key, child)| (*key, node(*child))));
+            image
+        };
+        let left = build(&header(1, b"b", Some(b"h"), 2), &[(b"b", 21)]);
+        let one = build(&header(1, b"h", Some(b"p"), 7), &[(b"h", 22)]);
+        let two = build(&header(1, b"h", Some(b"p"), 7), &[(b"h", 22), (b"k", 23)]);
+        let parent = build(&header(2, b"b", Some(b"p"), 8), &[(b"b", 1), (b"h", 2)]);
+        let pair = Pair { level: 1, parent: node(9), left: node(1), right: node(2) };
+        assert_eq!(plan(&format, pair, (&left, &two, &parent)), None);
+        let plan = plan(&format, pair, (&left, &one, &parent)).unwrap();
+        assert_eq!((plan.count, plan.entries), (2, vec![(Bytes::from_slice(b"b"), node(1))]));
+        assert!(format.is_low(1) && !format.is_low(2), "a half is not low");
+        let mut united = vec![0; inner.node_bytes()];
+        assert!(format.unite(&mut united, &header(1, b"b", Some(b"p"), 7), [&left, &one]).unwrap());
+        let entries = [(b"b", 21), (b"h", 22)].map(|(key, child)| (Bytes::from_slice(key), node(child)));
+        assert_eq!(inner.view(&united).unwrap().sorted_entries(), Ok(entries.into()));
+        let mut gone = one.clone();
+        for (mark, rejection) in [(0, Rejection::Frozen), (1, Rejection::Freed)] {
+            match mark {
+                0 => _ = format.freeze(&mut gone),
+                _ => _ = format.free(&mut gone, node(1)),
+            }
+            assert_eq!(format.low_of(&gone), Some((Bytes::from_slice(b"h"), rejection)));
+            assert!(format.fill(&gone).is_err() && heir_of(&gone).is_none());
+        }
     }
 
     #[test]

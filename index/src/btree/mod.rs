@@ -12,13 +12,13 @@
 //! |---|---|---|
 //! | [`BTree`] | `node`, `shard` | its states hold those of this module, beside what else it keeps |
 //! | | `chains` | inner nodes are written with the tree's techniques |
-//! | | `leave_freed` | whether leaves are merged, and an operation may meet one that is gone; by default not |
 //! | | `settle_leaf`, `read_leaf_locked` | take its lock: for a separator of unknown outcome, for a scan in doubt |
 //! | [`LeafFormat`] | `node_bytes`, `slots` | memory for leaves, and how full they are |
 //! | | `writer_reads` | versions wrap around no faster than writers read: that bounds how long a READ may take |
 //! | | `WRITES_NOTICED` | a scan's READ of a leaf that took less time than so many writes is beyond doubt |
 //! | | `room_for`, `build` | the first leaf of a tree, and the leaves of a bulk load |
 //! | | `view` | the pairs of a leaf in order, for scans, and how long a READ of all of it may take |
+//! | | `fill`, `unite` | leaves that are nearly empty are merged |
 //! | | `freeze`, `thaw` | a leaf that is being merged answers for no key |
 //! | | `lock_place` | where the lock is within a leaf: merges take it, checks tell those of the dead |
 //! | | `TOLD_BY_ADDRESS` | whether leaves' memory is used again before caches are emptied |
@@ -41,8 +41,9 @@
 //! | `split.rs` | what the two halves of a node have in common with it; how they are published |
 //! | `separator.rs` | what a split owes to the level above, up to a new root |
 //! | `repair.rs` | separators whose splitter died |
-//! | `merge.rs` | merges of leaves, for trees that have them |
-//! | `freed.rs`, `retired.rs` | what clients do that meet a leaf which is gone; what becomes of its memory |
+//! | `merge.rs`, `lower.rs` | merges of nodes that are nearly empty; roots with one child, which take it for the root |
+//! | `format.rs` | how leaves and inner nodes differ for that |
+//! | `freed.rs`, `retired.rs` | what clients do that meet a node which is gone; what becomes of its memory |
 //! | `bulk_load.rs`, `check.rs` | all of it, but for the bytes of leaves |
 //! | `observed_node.rs` | a node as a check or a repair sees it, with the faults inside it |
 
@@ -50,8 +51,10 @@ pub(crate) mod blocks;
 pub(crate) mod bulk_load;
 pub(crate) mod check;
 pub(crate) mod descend;
+mod format;
 mod freed;
-pub(crate) mod merge;
+mod lower;
+mod merge;
 pub(crate) mod node;
 pub(crate) mod observed_node;
 mod repair;
@@ -63,7 +66,6 @@ pub(crate) mod split;
 mod window;
 
 use std::ops::{Range, RangeBounds};
-use std::rc::Rc;
 use std::sync::Arc;
 
 use farwood_cache::{CacheConfig, CacheReader, NodeCache};
@@ -71,7 +73,6 @@ use farwood_lock::LockWord;
 use farwood_runtime::{Buf, Meter, RemotePtr, Verbs};
 
 use self::blocks::Outside;
-use self::descend::Target;
 use self::observed_node::{Depth, ObservedNode};
 use self::repair::Missing;
 use self::retired::Merges;
@@ -83,7 +84,6 @@ use crate::range_index::Pair;
 use crate::shell::algorithm::Algorithm;
 use crate::shell::flushes::Flushes;
 use crate::shell::handle::Local;
-use crate::step::Budget;
 
 /// A B+tree with leaves of its own.
 pub trait BTree: Algorithm {
@@ -113,24 +113,6 @@ pub trait BTree: Algorithm {
         meter: &Meter,
         leaf: RemotePtr,
     ) -> impl Future<Output = Result<(Buf, Outside), AccessError>>;
-
-    /// Goes on from the leaf `at`, whose image is not one of the tree any more, or not yet, as `rejection` says: for a
-    /// tree that merges leaves ([`merge`]). By default there are none, and it begins anew at the root.
-    fn leave_freed<V: Verbs>(
-        local: &Rc<Local<Self, V>>,
-        meter: &Meter,
-        key: &[u8],
-        at: Target,
-        (_, rejection): (&[u8], Rejection),
-        budget: &mut Budget,
-    ) -> impl Future<Output = Result<Target, AccessError>> {
-        async move {
-            budget.spend(meter, at.ptr, Some(rejection))?;
-            local.invalidate_cached(at, key);
-            let root = local.restart(meter, at.ptr).await?;
-            local.descend(meter, key, 0, root, budget).await
-        }
-    }
 }
 
 /// The bytes of a tree's leaves. Pure.
@@ -191,6 +173,19 @@ pub trait LeafFormat: Send + Sync + 'static {
     /// # Errors
     /// If there is no leaf.
     fn glimpse(&self, line: &[u8]) -> Result<Glimpse, Rejection>;
+
+    /// Yields fences and neighbour of a whole leaf, and counts its pairs.
+    ///
+    /// # Errors
+    /// If it is none, or is torn.
+    fn fill<'a>(&'a self, image: &'a [u8]) -> Result<(Header<'a>, usize), Rejection>;
+
+    /// Makes `image` a leaf with `header` and the pairs of both leaves; yields whether there is room for all of them.
+    ///
+    /// # Errors
+    /// That of a pair that no writer leaves.
+    fn unite(&self, image: &mut [u8], header: &NodeHeader<'_>, leaves: [&[u8]; 2])
+    -> Result<bool, Rejection>;
 
     /// Marks a whole leaf as frozen; yields the bytes to send. By default one word, which all readers look at first.
     fn freeze(&self, image: &mut [u8]) -> Range<usize> {
@@ -321,13 +316,11 @@ impl<A: BTree, V: Verbs> Local<A, V> {
         &A::node(&self.shared.state).inner
     }
 
-    /// Yields the cache, emptied since the last flush where it may lead to memory that is used again.
+    /// Yields the cache, emptied since the last flush: it may have led to memory that is used again.
     #[inline]
     fn cache(&self) -> &NodeCache {
         let NodeState { cache, flushes, .. } = A::node(&self.shared.state);
-        if A::Leaf::TOLD_BY_ADDRESS {
-            flushes.keep_up(self.verbs.pins().flushed(), || cache.clear());
-        }
+        flushes.keep_up(self.verbs.pins().flushed(), || cache.clear());
         cache
     }
 

@@ -160,47 +160,6 @@ impl<A: BTree, V: Verbs> Local<A, V> {
         })
     }
 
-    /// Yields the word that locks a leaf.
-    pub(super) fn leaf_word(&self, leaf: RemotePtr) -> RemotePtr {
-        self.leaf().lock_place().map_or_else(|| self.locks.word_of(leaf), |at| leaf.add(at as u64))
-    }
-
-    /// Locks and reads a whole leaf, as [`Local::lock_node`] does.
-    pub(super) async fn lock_whole_leaf(
-        &self,
-        meter: &Meter,
-        leaf: RemotePtr,
-    ) -> Result<(Held<V>, Buf), AccessError> {
-        let mut held = self.acquire_leaf(meter, leaf).await?;
-        let bytes = self.leaf().node_bytes();
-        let buf = self.verbs.lease(bytes);
-        let read = held.lock_and_read(meter, buf, bytes, self.chains().fused).await?;
-        Ok((held, read.into_buf()))
-    }
-
-    /// Reads a whole leaf as [`Local::read_node_locked`] does.
-    pub(super) async fn read_whole_leaf_locked(
-        &self,
-        meter: &Meter,
-        leaf: RemotePtr,
-    ) -> Result<Buf, AccessError> {
-        tracing::debug!(name: "btree.read.locked", node = %leaf, "a reader takes the lock");
-        let (held, image) = self.lock_whole_leaf(meter, leaf).await?;
-        self.unlock(meter, held).await?;
-        Ok(image)
-    }
-
-    /// Adds WRITEs of that part of a leaf, which is in the chain's buffer as it is to be, but for its lock.
-    pub(super) fn write_leaf(&self, chain: &mut Chain, leaf: RemotePtr, part: Range<usize>) {
-        let lock = self.leaf().lock_place().map(|at| at..at + 8).filter(|lock| part.contains(&lock.start));
-        let lock = lock.unwrap_or(part.end..part.end);
-        for part in [part.start..lock.start, lock.end..part.end] {
-            if !part.is_empty() {
-                chain.write(leaf.add(part.start as u64), part);
-            }
-        }
-    }
-
     /// Reads a node of `bytes` bytes under its lock. If a stopped compute node holds that, this fails after
     /// `lock_attempts_max`.
     pub(crate) async fn read_node_locked(

@@ -1,10 +1,23 @@
-//! Memory of leaves that were merged: from when they are out of the tree until another leaf is there.
+//! Memory of nodes that were merged: from when they are out of the tree until another node is there.
 //!
-//! It stays memory of leaves, and its first line says that it is no leaf of the tree (freed or frozen), until a split
-//! has made a leaf of it that its left neighbour leads to. For copies of inner nodes, on any compute node, may have its
-//! address for good. They only steer: a client that comes from there to a leaf reads its fences under the same
-//! version as its pairs, and if its key is between them it is right, whatever it has thought to find; else it begins
-//! anew. What must not be is a leaf that looks alive and that the tree does not have:
+//! An operation that still has to put the node's separator in may do so behind its merge (`merge.rs`). So the memory
+//! waits until all of that time have ended, and then the parent is asked whether one has, at whatever node that is by
+//! then: no inner node of the tree leads to what is used again, only copies of older ones do.
+//!
+//! | who has the address of a merged node | until |
+//! |---|---|
+//! | operations that have read its parent, its neighbour or the root word before | they end: three epochs |
+//! | its parent, once more | it is asked |
+//! | copies of inner nodes, on any compute node, which say where they were read; the cached root | a flush |
+//! | a freed node whose heir it is: a leaf only | never, for it is not merged while one is linked (`merge.rs`) |
+//!
+//! An inner node is any node's memory then, as is a leaf where readers conclude from addresses
+//! ([`LeafFormat::TOLD_BY_ADDRESS`]): what looks like a node there has to be the one that was meant. Without that,
+//! memory of a leaf stays memory of leaves, and does without the flush. Copies of inner nodes may have its address for
+//! good. They only steer: a client that comes from there to a leaf reads its fences under the same version as its
+//! pairs, and if its key is between them it is right, whatever it has thought to find; else it begins anew. What must
+//! not be is a leaf that looks alive and that the tree does not have. So its first line says that it is none (freed or
+//! frozen) until a split has made a leaf of it that its left neighbour leads to:
 //!
 //! ```text
 //!   splitter   WRITE new leaf R: alive ················ WRITE L: leads to R      (or dies before)
@@ -18,13 +31,6 @@
 //! and R have one lock, R thaws in the chain that writes L, behind it.
 //!
 //! The new leaf has a version behind all that were written at this address: what a READ brings of two is torn.
-//!
-//! Where readers conclude from addresses ([`LeafFormat::TOLD_BY_ADDRESS`]), even a leaf that is alive would mislead a
-//! client with an old copy. So there memory waits for the caches to be emptied as well (`Local::cache`), and is any
-//! node's then: nothing of this file is for the leaf that a split makes of it.
-//!
-//! Between a merge and that, all operations end that may still put the leaf's separator in (`merge.rs`), and then its
-//! parent is asked whether one has: so no inner node leads to what is used again, only copies of older ones.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -34,9 +40,8 @@ use farwood_lock::Held;
 use farwood_runtime::alloc::Expected;
 use farwood_runtime::{Buf, Meter, RemotePtr, Verbs};
 
-use super::merge::MergedLeaf;
 use super::node::Unpublished;
-use super::separator::TakenOut;
+use super::separator::{Separator, TakenOut};
 use super::{BTree, LeafFormat};
 use crate::error::WriteError;
 use crate::layout::{Bytes, NodeVersion, Rejection, kind_of, version_behind};
@@ -50,8 +55,9 @@ const LOOK_NS: u64 = 5_000_000;
 /// The time in ns for which it waits for an epoch to end, which another compute node may hold back.
 const EPOCH_NS_MAX: u64 = 2_000_000_000;
 
-/// A leaf that was merged.
+/// A node that was merged.
 struct Retired {
+    level: u8,
     node: RemotePtr,
     low: Bytes,
     /// The epoch in which its parent did not lead there.
@@ -69,12 +75,12 @@ pub(super) struct Merges {
 }
 
 impl Merges {
-    /// Tells whether no leaf is being merged, and none is retired.
+    /// Tells whether no node is being merged, and none is retired.
     fn are_over(&self) -> bool {
         self.merging.under_way() == 0 && self.retired.borrow().is_empty()
     }
 
-    /// Takes the retired leaf that has waited for the longest, if that is long enough.
+    /// Takes the retired node that has waited for the longest, if that is long enough.
     fn oldest_if(&self, is_over: impl FnOnce(u64) -> bool) -> Option<Retired> {
         let mut retired = self.retired.borrow_mut();
         if retired.front().is_some_and(|oldest| is_over(oldest.since)) { retired.pop_front() } else { None }
@@ -101,15 +107,15 @@ impl<A: BTree, V: Verbs> Drop for Again<A, V> {
     }
 }
 
-impl<A: BTree<Leaf: MergedLeaf>, V: Verbs> Local<A, V> {
-    /// Notes that a leaf that begins at `low` is out of the tree.
-    pub(super) fn retire(&self, node: RemotePtr, low: Bytes) {
-        let since = self.allocator.retire_kept(node, self.leaf().node_bytes() as u64);
-        let retired = Retired { node, low, since, _expected: self.allocator.expect() };
+impl<A: BTree, V: Verbs> Local<A, V> {
+    /// Notes that a node that begins at `low` is out of the tree.
+    pub(super) fn retire(&self, level: u8, node: RemotePtr, low: Bytes) {
+        let since = self.allocator.retire_kept(node, self.node_bytes(level) as u64);
+        let retired = Retired { level, node, low, since, _expected: self.allocator.expect() };
         self.merges().retired.borrow_mut().push_back(retired);
     }
 
-    /// Has the janitor look after the retired leaves, if the oldest may be free; else asks for the epoch that it waits
+    /// Has the janitor look after the retired nodes, if the oldest may be free; else asks for the epoch that it waits
     /// for.
     pub(crate) fn look_after_retired(&self) {
         let (merges, Some(tree)) = (self.merges(), self.me.upgrade()) else { return };
@@ -122,25 +128,25 @@ impl<A: BTree<Leaf: MergedLeaf>, V: Verbs> Local<A, V> {
         }
         self.verbs.defer(async move {
             if let Err(error) = tree.free_retired().await {
-                tracing::debug!(name: "btree.retired.failed", %error, "a retired leaf is not free yet");
+                tracing::debug!(name: "btree.retired.failed", %error, "a retired node is not free yet");
             }
             tree.merges().looks.set(false);
         });
     }
 
-    /// Has the janitor look after the retired leaves until there are none: this shard has no client of the tree any
+    /// Has the janitor look after the retired nodes until there are none: this shard has no client of the tree any
     /// more, and may be about to end.
     pub(crate) fn look_after_all_retired(&self) {
         let Some(tree) = self.me.upgrade().filter(|tree| !tree.merges().are_over()) else { return };
         // No epoch is pinned by waiting for one.
         self.verbs.attend(async move {
             if let Err(error) = tree.free_all_retired().await {
-                tracing::debug!(name: "btree.retired.left", %error, "merged leaves are lost until a repair");
+                tracing::debug!(name: "btree.retired.left", %error, "merged nodes are lost until a repair");
             }
         });
     }
 
-    /// Frees all retired leaves, for as long as epochs move on.
+    /// Frees all retired nodes, for as long as epochs move on.
     async fn free_all_retired(self: &Rc<Self>) -> Result<(), WriteError> {
         let pins = self.verbs.pins();
         let (mut epoch, mut until_ns) = (0, 0);
@@ -161,26 +167,27 @@ impl<A: BTree<Leaf: MergedLeaf>, V: Verbs> Local<A, V> {
         }
     }
 
-    /// Frees the retired leaves that all operations have left, and to which their parents do not lead: two round trips
+    /// Frees the retired nodes that all operations have left, and to which their parents do not lead: two round trips
     /// each.
     async fn free_retired(self: &Rc<Self>) -> Result<(), WriteError> {
-        let bytes = self.leaf().node_bytes() as u64;
         loop {
             let Some(retired) = self.merges().oldest_if(|since| self.verbs.pins().is_over(since)) else {
                 return Ok(());
             };
-            let separator = Self::leaf_separator(&retired.low, retired.node);
+            let Retired { level, node, .. } = retired;
+            let separator = Separator { level: level + 1, key: retired.low.clone(), child: node };
+            let bytes = self.node_bytes(level) as u64;
             let found = self.take_out(&Meter::default(), &separator, &mut self.budget()).await;
             match found {
-                Ok(TakenOut::Before) if A::Leaf::TOLD_BY_ADDRESS => {
-                    self.allocator.flush_kept(retired.node, bytes);
+                Ok(TakenOut::Before) if level > 0 || A::Leaf::TOLD_BY_ADDRESS => {
+                    self.allocator.flush_kept(node, bytes);
                 }
-                Ok(TakenOut::Before) => self.allocator.free_kept(retired.node, bytes),
+                Ok(TakenOut::Before) => self.allocator.free_kept(node, bytes),
                 Ok(TakenOut::Not) => {
-                    tracing::debug!(name: "btree.retired.first", node = %retired.node, "a freed leaf stays linked");
+                    tracing::debug!(name: "btree.retired.first", %node, "a freed node stays linked");
                 }
                 Ok(TakenOut::Now) | Err(_) => {
-                    tracing::debug!(name: "btree.retired.linked", node = %retired.node, "a freed leaf was linked");
+                    tracing::debug!(name: "btree.retired.linked", %node, "a freed node was linked");
                     let since = self.verbs.pins().retired_now();
                     self.merges().retired.borrow_mut().push_back(Retired { since, ..retired });
                     found?;
@@ -205,10 +212,10 @@ impl<A: BTree<Leaf: MergedLeaf>, V: Verbs> Local<A, V> {
             let (tree, node, version) = (Rc::clone(self), memory.at, NodeVersion::default());
             let mut again = Again { tree, node, held: None, version, is_published: false };
             // Where the lock is taken, or the server does not answer, other memory will do.
-            let image = if self.leaf_word(node) == self.leaf_word(left) {
+            let image = if self.lock_word(0, node) == self.lock_word(0, left) {
                 self.read(meter, node, bytes, &mut self.budget()).await.ok()
             } else {
-                let locked = self.try_lock_leaf(meter, node).await.ok().flatten();
+                let locked = self.try_lock_whole(meter, 0, node).await.ok().flatten();
                 locked.map(|(own, image)| {
                     again.held = Some(own);
                     image

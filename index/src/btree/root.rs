@@ -9,9 +9,10 @@
 //! +----------------+---------------------------------+--------+
 //! ```
 //!
-//! A root that is split stays the left half, so a node that was the root once is the leftmost of its level for good:
-//! that tells what became of a CAS on the word whose outcome is not known. Nodes of a new root that lost the race go
-//! back to the allocator; those of one that other clients may have reached never do.
+//! A root that is split stays the left half, so a node that was the root once is the leftmost of its level for as long
+//! as it is of the tree, and is marked as frozen or freed afterwards (`lower.rs`): that tells what became of a CAS on
+//! the word whose outcome is not known. Nodes of a new root that lost the race go back to the allocator; those of one
+//! that other clients may have reached never do.
 
 use std::rc::Rc;
 
@@ -21,6 +22,7 @@ use farwood_runtime::{Chain, Meter, RemotePtr, Verbs};
 use super::descend::Target;
 use super::{BTree, LeafFormat};
 use crate::error::{AccessError, WriteError};
+use crate::layout::{LINE_BYTES, Rejection, kind_of};
 use crate::shell::handle::Local;
 use crate::shell::nodes::NodeList;
 use crate::step::Budget;
@@ -61,11 +63,12 @@ impl<A: BTree, V: Verbs> Local<A, V> {
     /// with their sizes in bytes), which no other client knows of, go back to the allocator. One round trip.
     ///
     /// A CAS of unknown outcome is posted again. If it had taken effect it finds its own word, which no other client
-    /// writes, or a root that was put above it since:
+    /// writes, or a root that was put above it since, or below:
     ///
     /// ```text
     ///   here    CAS old -> new: it arrives ✗ ······························> CAS old -> new finds newer: not ours?
     ///   other                               splits new, CAS new -> newer                 giving it back would share it
+    ///   other                               lowers the root: CAS new -> its child        and so it would here
     /// ```
     ///
     /// # Errors
@@ -95,7 +98,7 @@ impl<A: BTree, V: Verbs> Local<A, V> {
         if doubtful {
             tracing::debug!(name: "btree.root.settled", "the root word tells what became of a CAS");
         }
-        let won = found == expected || doubtful && self.is_leftmost(meter, new, &mut budget).await?;
+        let won = found == expected || doubtful && self.has_been_root(meter, new, &mut budget).await?;
         if won {
             self.cache().set_root(new);
         } else {
@@ -105,13 +108,23 @@ impl<A: BTree, V: Verbs> Local<A, V> {
         Ok(won)
     }
 
-    /// Tells whether `node` is the leftmost of its level, as each former root is.
-    async fn is_leftmost(&self, meter: &Meter, node: Root, budget: &mut Budget) -> Result<bool, AccessError> {
-        let Some(root) = self.read_root(meter).await?.filter(|root| root.level >= node.level) else {
-            return Ok(false);
-        };
-        let from = Target::root(root);
-        Ok(self.descend(meter, b"", node.level, from, budget).await?.ptr == node.ptr)
+    /// Tells whether `node`, which this client has made, was made the root: then it is the leftmost of its level, or
+    /// was marked since, as no node is that none has found. Its memory is not used again while the client is at work.
+    async fn has_been_root(
+        &self,
+        meter: &Meter,
+        node: Root,
+        budget: &mut Budget,
+    ) -> Result<bool, AccessError> {
+        let root = self.read_root(meter).await?;
+        if let Some(root) = root.filter(|root| root.level >= node.level) {
+            let leftmost = self.descend(meter, b"", node.level, Target::root(root), budget).await?;
+            if leftmost.ptr == node.ptr {
+                return Ok(true);
+            }
+        }
+        let line = self.read(meter, node.ptr, LINE_BYTES, budget).await?;
+        Ok(matches!(kind_of(&line), Err(Rejection::Frozen | Rejection::Freed)))
     }
 
     /// Gives nodes that no client can reach back to the allocator.
@@ -148,7 +161,7 @@ impl<A: BTree, V: Verbs> Drop for NewRoot<A, V> {
         self.tree.verbs.defer(async move {
             // The READs go behind the CAS, on its queue pair.
             let found = tree.persist(async || {
-                tree.is_leftmost(&Meter::default(), root, &mut tree.budget()).await
+                tree.has_been_root(&Meter::default(), root, &mut tree.budget()).await
             });
             match found.await {
                 Ok(true) => {}
@@ -164,7 +177,7 @@ impl<A: BTree, V: Verbs> Drop for NewRoot<A, V> {
     }
 }
 
-fn root_word(root: Root) -> u64 {
+pub(super) fn root_word(root: Root) -> u64 {
     root.ptr.to_bits() | u64::from(root.level)
 }
 

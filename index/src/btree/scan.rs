@@ -259,8 +259,8 @@ impl<A: BTree, V: Verbs> Cursor<A, V> {
                 }
                 Consumed::Not(rejection) => {
                     if matches!(Step::<()>::after(rejection), Step::Restart(_)) {
-                        at =
-                            A::leave_freed(&tree, &self.meter, &key, at, (&image, rejection), budget).await?;
+                        let gone = (&image[..], rejection);
+                        at = Box::pin(tree.leave_freed(&self.meter, &key, at, gone, budget)).await?;
                     } else {
                         budget.spend(&self.meter, at.ptr, Some(rejection))?;
                         rereads += 1;

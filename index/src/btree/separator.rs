@@ -193,7 +193,7 @@ fn plan_separator(layout: &InnerLayout, image: &[u8], separator: &Separator, cha
     }
 }
 
-fn borrowed(entries: &[(Bytes, RemotePtr)]) -> impl Iterator<Item = (&[u8], RemotePtr)> {
+pub(super) fn borrowed(entries: &[(Bytes, RemotePtr)]) -> impl Iterator<Item = (&[u8], RemotePtr)> {
     entries.iter().map(|(key, child)| (key.as_slice(), *child))
 }
 
@@ -220,48 +220,71 @@ impl<A: BTree, V: Verbs> Local<A, V> {
         change: Change,
         budget: &mut Budget,
     ) -> Result<Put, WriteError> {
-        let bytes = self.inner().node_bytes();
-        let mut at = loop {
-            if let Some(ptr) = self.reader().node_of(separator.level, &separator.key) {
-                break Target { ptr, level: separator.level, via: Via::Nothing, next: None };
-            }
-            match self.locate_from_root(meter, &separator.key, separator.level, budget).await? {
-                Some(target) => break target,
-                None if change == Change::Out => return Ok(Put::Before),
-                None if self.grow(meter, separator).await? => return Ok(Put::Now),
+        loop {
+            let known = self.reader().node_of(separator.level, &separator.key);
+            let known =
+                known.map(|ptr| Target { ptr, level: separator.level, via: Via::Nothing, next: None });
+            let at = match known {
+                Some(at) => Some(at),
+                None => self.locate_from_root(meter, &separator.key, separator.level, budget).await?,
+            };
+            let put = match at {
+                Some(at) => self.change_at(meter, separator, change, at, budget).await?,
+                None if change == Change::Out => Some(Put::Before),
+                None => self.grow(meter, separator).await?,
+            };
+            match put {
+                Some(put) => return Ok(put),
                 None => budget.spend(meter, separator.child, None)?,
             }
-        };
-        loop {
+        }
+    }
+
+    /// Puts a separator in, or takes it out, at the node `at` or where that leads; none if the tree is not that high
+    /// any more.
+    async fn change_at(
+        self: &Rc<Self>,
+        meter: &Meter,
+        separator: &Separator,
+        change: Change,
+        mut at: Target,
+        budget: &mut Budget,
+    ) -> Result<Option<Put>, WriteError> {
+        let bytes = self.inner().node_bytes();
+        while at.level == separator.level {
             let (held, image) = self.lock_node(meter, at.ptr, bytes).await?;
             match plan_separator(self.inner(), &image, separator, change) {
                 InnerPlan::Nothing => {
                     self.unlock(meter, held).await?;
-                    return Ok(Put::Before);
+                    return Ok(Some(Put::Before));
                 }
                 InnerPlan::Instead(other, entries) => {
-                    // A leaf that was merged, whose client died before it was taken out: here, one was split at the
+                    // A node that was merged, whose client died before it was taken out: here, one was split at the
                     // same key since.
                     let line = self.read(meter, other, LINE_BYTES, budget).await?;
                     if kind_of(&line) != Err(Rejection::Freed) {
                         self.unlock(meter, held).await?;
-                        return Ok(Put::Before);
+                        return Ok(Some(Put::Before));
                     }
-                    tracing::debug!(name: "btree.separator.instead", node = %other, "a freed leaf gives way");
+                    tracing::debug!(name: "btree.separator.instead", node = %other, "a freed node gives way");
                     self.rewrite_inner(meter, held, image, &entries).await?;
-                    return Ok(Put::Now);
+                    return Ok(Some(Put::Now));
                 }
                 InnerPlan::First => {
                     self.unlock(meter, held).await?;
-                    return Ok(Put::First);
+                    return Ok(Some(Put::First));
                 }
                 InnerPlan::Rewrite(entries) => {
+                    let node = held.node();
                     self.rewrite_inner(meter, held, image, &entries).await?;
-                    return Ok(Put::Now);
+                    if change == Change::Out {
+                        self.note_taken_out(separator.level, node, &separator.key, entries.len());
+                    }
+                    return Ok(Some(Put::Now));
                 }
                 InnerPlan::Split(entries) => {
                     let above = self.split_inner(meter, held, image, entries, separator.level).await?;
-                    return Ok(Put::Owing(above));
+                    return Ok(Some(Put::Owing(above)));
                 }
                 InnerPlan::MoveRight(sibling) => {
                     self.unlock(meter, held).await?;
@@ -273,11 +296,17 @@ impl<A: BTree, V: Verbs> Local<A, V> {
                     self.unlock(meter, held).await?;
                     budget.spend(meter, at.ptr, last)?;
                     self.cache().invalidate(at.level, at.ptr, &separator.key);
-                    let root = self.restart(meter, at.ptr).await?;
-                    at = self.descend(meter, &separator.key, separator.level, root, budget).await?;
+                    let from = match last {
+                        Some(gone @ (Rejection::Freed | Rejection::Frozen)) => {
+                            Box::pin(self.leave_freed_inner(meter, &separator.key, at, gone, budget)).await?
+                        }
+                        _ => self.restart(meter, at.ptr).await?,
+                    };
+                    at = self.descend(meter, &separator.key, separator.level, from, budget).await?;
                 }
             }
         }
+        Ok(None)
     }
 
     /// Writes the inner node in `image`, which is locked, with other entries.
@@ -333,11 +362,16 @@ impl<A: BTree, V: Verbs> Local<A, V> {
         Ok(owed.separator.take().expect("a split owes its separator"))
     }
 
-    /// Puts a new root above the current one, for a separator of a level that the tree does not have. Yields false if
-    /// the tree has grown meanwhile.
-    async fn grow(&self, meter: &Meter, separator: &Separator) -> Result<bool, WriteError> {
-        let Some(old) = self.read_root(meter).await?.filter(|root| root.level + 1 == separator.level) else {
-            return Ok(false);
+    /// Puts a new root above the current one, for a separator of a level that the tree does not have. If the tree does
+    /// not have the child's level either, the child was merged since. Yields none if the tree has grown meanwhile.
+    async fn grow(&self, meter: &Meter, separator: &Separator) -> Result<Option<Put>, WriteError> {
+        let old = match self.read_root(meter).await? {
+            Some(root) if root.level + 1 == separator.level => root,
+            Some(root) if root.level < separator.level => {
+                tracing::debug!(name: "btree.separator.late", "a separator is of a level that is gone");
+                return Ok(Some(Put::Before));
+            }
+            _ => return Ok(None),
         };
         let bytes = self.inner().node_bytes();
         let node = self.new_node(bytes).await?;
@@ -352,7 +386,7 @@ impl<A: BTree, V: Verbs> Local<A, V> {
             tracing::debug!(name: "btree.root.grown", level = separator.level, "the tree has a new root");
             self.cache_node(root.ptr, &buf);
         }
-        Ok(grown)
+        Ok(grown.then_some(Put::Now))
     }
 }
 

@@ -3,7 +3,6 @@
 
 use std::ops::{Range, RangeBounds};
 
-use crate::btree::merge::MergedLeaf;
 use crate::btree::observed_node::{Depth, ObservedNode};
 use crate::btree::{LeafFormat, WholeLeaf};
 use crate::check::Broken;
@@ -70,6 +69,20 @@ impl LeafFormat for HopLayout {
         Some(self.lock_at())
     }
 
+    fn fill<'a>(&'a self, image: &'a [u8]) -> Result<(Header<'a>, usize), Rejection> {
+        let leaf = HopLayout::view(self, image)?;
+        Ok((*leaf.header(), leaf.present().count()))
+    }
+
+    fn unite(
+        &self,
+        image: &mut [u8],
+        header: &NodeHeader<'_>,
+        leaves: [&[u8]; 2],
+    ) -> Result<bool, Rejection> {
+        HopLayout::unite(self, image, header, leaves)
+    }
+
     fn sight(&self, image: &[u8], depth: Depth) -> Result<ObservedNode, Rejection> {
         let view = HopLayout::view(self, image)?;
         let mut seen = ObservedNode::new(view.header());
@@ -111,22 +124,6 @@ impl LeafFormat for HopLayout {
             seen.faults = vec![Broken::Entry(Rejection::Torn)];
         }
         Ok(seen)
-    }
-}
-
-impl MergedLeaf for HopLayout {
-    fn fill<'a>(&'a self, image: &'a [u8]) -> Result<(Header<'a>, usize), Rejection> {
-        let leaf = HopLayout::view(self, image)?;
-        Ok((*leaf.header(), leaf.present().count()))
-    }
-
-    fn unite(
-        &self,
-        image: &mut [u8],
-        header: &NodeHeader<'_>,
-        leaves: [&[u8]; 2],
-    ) -> Result<bool, Rejection> {
-        HopLayout::unite(self, image, header, leaves)
     }
 }
 

@@ -111,16 +111,14 @@ use farwood_runtime::{Buf, Meter, RemotePtr, ServerInfo, Verbs};
 use self::config::PersistedConfig;
 pub use self::config::{Geometry, Techniques};
 use crate::btree::blocks::Outside;
-use crate::btree::descend::Target;
 use crate::btree::{self, BTree, Chains};
 use crate::check::{AtRest, CheckReport};
 use crate::error::{AccessError, LoadError, OpenError, WriteError};
 use crate::layout::hopscotch::HopLayout;
-use crate::layout::{Bytes, LineRanges, Rejection};
+use crate::layout::{Bytes, LineRanges};
 use crate::range_index::Scan;
 use crate::shell::algorithm::{Algorithm, Trial};
 use crate::shell::handle::{Index, Local};
-use crate::step::Budget;
 use crate::value::Value;
 use crate::write_op::WriteOp;
 
@@ -215,17 +213,6 @@ impl BTree for ChimeAlgorithm {
         tree.unlock(meter, held).await?;
         Ok((image, outside))
     }
-
-    async fn leave_freed<V: Verbs>(
-        tree: &Rc<Tree<V>>,
-        meter: &Meter,
-        key: &[u8],
-        at: Target,
-        seen: (&[u8], Rejection),
-        budget: &mut Budget,
-    ) -> Result<Target, AccessError> {
-        tree.leave_freed(meter, key, at, seen, budget).await
-    }
 }
 
 impl Algorithm for ChimeAlgorithm {
@@ -238,6 +225,9 @@ impl Algorithm for ChimeAlgorithm {
             "alloc.reclaimed",
             "alloc.retired",
             "alloc.reused",
+            "btree.inner.freed",
+            "btree.inner.frozen",
+            "btree.inner.merged",
             "btree.inner.right",
             "btree.inner.split",
             "btree.leaf.far_right",
@@ -250,6 +240,7 @@ impl Algorithm for ChimeAlgorithm {
             "btree.read.slow",
             "btree.root.grown",
             "btree.root.lost",
+            "btree.root.lowered",
             "btree.root.settled",
             "btree.separator.missing",
             "btree.separator.owed",
@@ -273,7 +264,13 @@ impl Algorithm for ChimeAlgorithm {
             "merge.busy",
             "sim.read.overtaken",
         ],
-        takeover_paths: &["btree.leaf.looked_after", "lock.recovery.mended"],
+        takeover_paths: &[
+            "btree.inner.looked_after",
+            "btree.leaf.looked_after",
+            "btree.root.let_go",
+            "btree.root.thawed",
+            "lock.recovery.mended",
+        ],
         cache_bytes: &[600, 1_000, 2_000, 4_000, 1 << 20, 1 << 20],
         height_min: 5,
         // Of a table in which a key has few places, and of a leaf that is split at a key out of few.

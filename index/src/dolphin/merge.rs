@@ -37,7 +37,7 @@ use crate::error::{AccessError, WriteError};
 use crate::layout::radix::{Child, Symbol};
 use crate::layout::range_leaf::{RangeHeader, RangeLayout, Standing};
 use crate::layout::{Bytes, Rejection};
-use crate::shell::merging::{Attempt, attempt_often, fits, is_low};
+use crate::shell::merging::{Attempt, MergeEnd, attempt_often, fits, is_low};
 use crate::step::Budget;
 
 /// The content of the left leaf after a merge.
@@ -65,14 +65,24 @@ fn plan(layout: &RangeLayout, (left, right): (&[u8], &[u8]), right_at: Child, de
 }
 
 impl<V: Verbs> Tree<V> {
-    /// Has the janitor merge the leaf of `key`, in which a remove has left so many pairs, if these are few.
+    /// Has the janitor merge the leaf of `key`, in which a remove has left so many pairs, if these are few. Where it has
+    /// enough to do, this waits until an empty leaf is merged.
     #[inline]
     pub(super) async fn note_removed(&self, leaf: Child, key: &[u8], pairs: usize) {
-        if is_low(pairs, self.leaf().slots()) {
-            let key = Bytes::from_slice(key);
-            let merge = async move |tree: Rc<Self>| tree.merge_around(&key).await;
-            self.merge_in_background(|tree| &tree.state.merging, (leaf.ptr(), pairs == 0), merge).await;
+        if is_low(pairs, self.leaf().slots())
+            && let Some(end) = self.begin_merge(leaf.ptr(), Bytes::from_slice(key), pairs == 0)
+        {
+            _ = end.await;
         }
+    }
+
+    #[cold]
+    fn begin_merge(&self, leaf: RemotePtr, key: Bytes, is_empty: bool) -> Option<MergeEnd> {
+        let merge = move |tree: Rc<Self>| {
+            let key = key.clone();
+            async move { tree.merge_around(&key).await }
+        };
+        self.merge_in_background(|tree| &tree.state.merging, (leaf, is_empty), merge)
     }
 
     /// Merges the leaf of `key` with a neighbour, if they fit and their locks can be had; yields whether it did.

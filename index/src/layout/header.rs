@@ -43,7 +43,7 @@ pub enum Kind {
 pub(super) const LEAF: u8 = 0xA7;
 const INNER: u8 = 0xB9;
 const FREED: u8 = 0xDE;
-/// The byte of a leaf that is whole, and that is being taken out of its tree or put into it.
+/// The byte of a node that is whole, and that is being taken out of its tree or put into it.
 pub(super) const FROZEN: u8 = 0xC5;
 
 impl Kind {
@@ -110,7 +110,7 @@ pub fn glimpse(image: &[u8]) -> Result<Glimpse, Rejection> {
     Ok(Glimpse { kind, level: field::<1>(line, 1)[0], sibling })
 }
 
-/// Marks a leaf as frozen: every later parse is rejected with [`Rejection::Frozen`]. Returns the bytes of the image
+/// Marks a node as frozen: every later parse is rejected with [`Rejection::Frozen`]. Returns the bytes of the image
 /// that a WRITE must send: one word of line 0, which every reader looks at first; so versions may stay as they are.
 ///
 /// ```
@@ -123,8 +123,8 @@ pub fn freeze(image: &mut [u8]) -> Range<usize> {
     set_kind(image, FROZEN)
 }
 
-/// Makes a leaf of one that is frozen or freed, whose image has all else that it had before. Returns the bytes of the
-/// image that a WRITE must send.
+/// Makes a node of one that is frozen or freed, whose image has all else that it had before: its level tells the kind.
+/// Returns the bytes of the image that a WRITE must send.
 ///
 /// ```
 /// # farwood_doctest::leaf!(|layout, image| {
@@ -134,12 +134,13 @@ pub fn freeze(image: &mut [u8]) -> Range<usize> {
 /// # });
 /// ```
 pub fn thaw(image: &mut [u8]) -> Range<usize> {
-    set_kind(image, LEAF)
+    let level = field::<1>(first_line(image), 1)[0];
+    set_kind(image, if level == 0 { LEAF } else { INNER })
 }
 
 /// Marks a node as freed: every later parse is rejected with [`Rejection::Freed`]. `heir` has its keys, and takes the
-/// place of the right neighbour. Returns the bytes of the image that a WRITE must send. They lie in line 0, which every
-/// reader looks at first; so versions may stay as they are.
+/// place of the right neighbour; [`RemotePtr::NULL`] names none. Returns the bytes of the image that a WRITE must send.
+/// They lie in line 0, which every reader looks at first; so versions may stay as they are.
 ///
 /// ```
 /// # farwood_doctest::leaf!(|layout, image| {
@@ -155,8 +156,8 @@ pub fn mark_freed(image: &mut [u8], heir: RemotePtr) -> Range<usize> {
     StreamRange::new(0, SIBLING + 8).write_range()
 }
 
-/// Yields the node that had the keys of a freed one when it was freed; none if the image's first line is of no freed
-/// node.
+/// Yields the node that had the keys of a freed one when it was freed; none if that names none, or the image's first
+/// line is of no freed node.
 ///
 /// ```
 /// # farwood_doctest::leaf!(|layout, image| {

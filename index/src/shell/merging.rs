@@ -15,7 +15,7 @@ use crate::shell::algorithm::Algorithm;
 use crate::shell::handle::Local;
 
 /// Attempts at a merge whose locks were taken, after pauses of this many ns, each twice as long as the one before.
-const ATTEMPTS_MAX: u32 = 4;
+const ATTEMPTS_MAX: u32 = 6;
 const PAUSE_NS: u64 = 50_000;
 /// The time in ns for which a leaf is left alone whose neighbours are too full, unless it is empty.
 const LEFT_ALONE_NS: u64 = 1_000_000;
@@ -69,6 +69,7 @@ pub(crate) async fn attempt_often<E>(
 struct Noted {
     until: u64,
     was_empty: bool,
+    is_called_again: bool,
 }
 
 /// The leaves that one shard is merging, or leaves alone until then.
@@ -103,15 +104,21 @@ impl Merging {
             noted.retain(|_, noted| noted.until == Self::UNDER_WAY);
         }
         // One that has become empty is looked at once more: there may be no other remove.
-        let is_left_alone = |noted: &Noted| {
+        if let Some(noted) = noted.get_mut(&leaf) {
             let is_news = is_empty && !noted.was_empty;
-            noted.until == Self::UNDER_WAY || noted.until > now && !is_news
-        };
-        if noted.get(&leaf).is_some_and(is_left_alone) {
-            return false;
+            if noted.until == Self::UNDER_WAY || noted.until > now && !is_news {
+                noted.is_called_again |= is_empty;
+                return false;
+            }
         }
-        noted.insert(leaf, Noted { until: Self::UNDER_WAY, was_empty: is_empty });
+        noted.insert(leaf, Noted { until: Self::UNDER_WAY, was_empty: is_empty, is_called_again: false });
         true
+    }
+
+    /// Tells whether a leaf was to be merged, and empty, while it was being merged: it may have changed since.
+    fn is_called_again(&self, leaf: RemotePtr) -> bool {
+        let mut noted = self.0.borrow_mut();
+        noted.get_mut(&leaf).is_some_and(|noted| std::mem::take(&mut noted.is_called_again))
     }
 
     /// Notes that a leaf is not being merged any more. If it was not merged it is left alone for a while.
@@ -125,22 +132,26 @@ impl Merging {
     }
 }
 
+/// The end of a merge that is under way: it is dropped there.
+pub(crate) type MergeEnd = oneshot::Receiver<()>;
+
 impl<A: Algorithm, V: Verbs> Local<A, V> {
-    /// Has the janitor `merge` a leaf in which a remove has left few pairs, as `merging` of this tree allows.
+    /// Has the janitor `merge` a leaf in which a remove has left few pairs, as `merging` of this tree allows; once more
+    /// if it has become empty meanwhile.
     ///
     /// No other remove may come to an empty leaf, so such a one is merged even if the janitor has enough to do. Then
-    /// this waits until that is done: removes leave no more behind than merges take away.
+    /// this yields the end of that, for the remove to wait for: removes leave no more behind than merges take away.
     #[cold]
-    pub(crate) async fn merge_in_background<M: Future<Output = Result<bool, WriteError>>>(
+    pub(crate) fn merge_in_background<M: Future<Output = Result<bool, WriteError>>>(
         &self,
         merging: fn(&Self) -> &Merging,
         (leaf, is_empty): (RemotePtr, bool),
-        merge: impl FnOnce(Rc<Self>) -> M + 'static,
-    ) {
+        merge: impl Fn(Rc<Self>) -> M + 'static,
+    ) -> Option<MergeEnd> {
         let (noted, now) = (merging(self), self.verbs.now());
         let is_awaited = is_empty && noted.is_full();
         if !(if is_awaited { noted.note(leaf, true, now) } else { noted.begin(leaf, is_empty, now) }) {
-            return;
+            return None;
         }
         let tree = self.me.upgrade().expect("a tree that is at work is alive");
         let ((ends, end), expected) = (oneshot::channel::<()>(), self.allocator.expect());
@@ -148,7 +159,10 @@ impl<A: Algorithm, V: Verbs> Local<A, V> {
             // A client that needs memory, and finds none, may wait for the leaf's.
             let _expected = expected;
             let _ends = ends;
-            let merged = merge(Rc::clone(&tree)).await;
+            let mut merged = merge(Rc::clone(&tree)).await;
+            while matches!(merged, Ok(false)) && merging(&tree).is_called_again(leaf) {
+                merged = merge(Rc::clone(&tree)).await;
+            }
             if let Err(error) = &merged {
                 tracing::debug!(name: "merge.failed", %error, "leaves are not merged");
             }
@@ -156,9 +170,8 @@ impl<A: Algorithm, V: Verbs> Local<A, V> {
         });
         if is_awaited {
             tracing::debug!(name: "merge.awaited", %leaf, "a remove waits until its empty leaf is merged");
-            // It is dropped when that has come to its end.
-            _ = end.await;
         }
+        is_awaited.then_some(end)
     }
 }
 
@@ -208,6 +221,8 @@ mod tests {
         let merging = Merging::default();
         let over = |since: u64| since + LEFT_ALONE_NS;
         assert!(merging.begin(leaf(0), false, 5) && !merging.begin(leaf(0), true, 5));
+        assert!(merging.is_called_again(leaf(0)), "it may have become empty since");
+        assert!(!merging.is_called_again(leaf(0)));
         merging.end(leaf(0), false, 100);
         assert!(!merging.begin(leaf(0), false, over(99)) && merging.begin(leaf(0), true, over(99)));
         merging.end(leaf(0), false, 200);
@@ -215,7 +230,7 @@ mod tests {
         assert!(merging.begin(leaf(0), false, over(200)));
         merging.end(leaf(0), true, over(200));
         assert!((0..Merging::MOST as u64).all(|n| merging.begin(leaf(n), false, 5)));
-        assert!(!merging.begin(leaf(99), true, 5), "there are too many");
+        assert!(!merging.begin(leaf(99), true, 5) && merging.is_full(), "there are too many");
         merging.end(leaf(3), false, 7);
         assert!(!merging.begin(leaf(3), false, over(6)) && merging.begin(leaf(99), true, 6));
     }

@@ -3,7 +3,6 @@
 
 use std::ops::RangeBounds;
 
-use crate::btree::merge::MergedLeaf;
 use crate::btree::observed_node::{Depth, ObservedNode};
 use crate::btree::{LeafFormat, WholeLeaf};
 use crate::check::Broken;
@@ -50,6 +49,23 @@ impl LeafFormat for LeafLayout {
         glimpse(line)
     }
 
+    fn fill<'a>(&'a self, image: &'a [u8]) -> Result<(Header<'a>, usize), Rejection> {
+        let leaf = self.view(image)?;
+        Ok((*leaf.header(), leaf.len()))
+    }
+
+    fn unite(
+        &self,
+        image: &mut [u8],
+        header: &NodeHeader<'_>,
+        [left, right]: [&[u8]; 2],
+    ) -> Result<bool, Rejection> {
+        let mut pairs = self.view(left)?.sorted_pairs()?;
+        pairs.extend(self.view(right)?.sorted_pairs()?);
+        LeafLayout::build(self, image, header, pairs.iter().map(|(key, value)| (&key[..], &value[..])));
+        Ok(true)
+    }
+
     fn sight(&self, image: &[u8], depth: Depth) -> Result<ObservedNode, Rejection> {
         let view = self.view(image)?;
         let mut seen = ObservedNode::new(view.header());
@@ -69,25 +85,6 @@ impl LeafFormat for LeafLayout {
         let not_found = keys.filter(|key| matches!(view.find(key), Ok(None)));
         seen.faults.extend(not_found.map(|key| Broken::Fingerprint { key: key.clone() }));
         Ok(seen)
-    }
-}
-
-impl MergedLeaf for LeafLayout {
-    fn fill<'a>(&'a self, image: &'a [u8]) -> Result<(Header<'a>, usize), Rejection> {
-        let leaf = self.view(image)?;
-        Ok((*leaf.header(), leaf.len()))
-    }
-
-    fn unite(
-        &self,
-        image: &mut [u8],
-        header: &NodeHeader<'_>,
-        [left, right]: [&[u8]; 2],
-    ) -> Result<bool, Rejection> {
-        let mut pairs = self.view(left)?.sorted_pairs()?;
-        pairs.extend(self.view(right)?.sorted_pairs()?);
-        LeafLayout::build(self, image, header, pairs.iter().map(|(key, value)| (&key[..], &value[..])));
-        Ok(true)
     }
 }
 

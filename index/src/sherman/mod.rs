@@ -59,15 +59,13 @@ use farwood_runtime::{Buf, Meter, RemotePtr, ServerInfo, Verbs};
 use self::config::PersistedConfig;
 pub use self::config::{Geometry, NodeSize, Techniques};
 use crate::btree::blocks::Outside;
-use crate::btree::descend::Target;
 use crate::btree::{self, BTree, Chains};
 use crate::check::{AtRest, CheckReport};
 use crate::error::{AccessError, LoadError, OpenError, WriteError};
-use crate::layout::{Bytes, LeafLayout, Rejection};
+use crate::layout::{Bytes, LeafLayout};
 use crate::range_index::Scan;
 use crate::shell::algorithm::{Algorithm, Trial};
 use crate::shell::handle::{Index, Local};
-use crate::step::Budget;
 use crate::value::Value;
 use crate::write_op::WriteOp;
 
@@ -120,17 +118,6 @@ impl BTree for ShermanAlgorithm {
     ) -> Result<(Buf, Outside), AccessError> {
         Ok((tree.read_node_locked(meter, leaf, tree.leaf().node_bytes()).await?, None))
     }
-
-    async fn leave_freed<V: Verbs>(
-        tree: &Rc<Tree<V>>,
-        meter: &Meter,
-        key: &[u8],
-        at: Target,
-        seen: (&[u8], Rejection),
-        budget: &mut Budget,
-    ) -> Result<Target, AccessError> {
-        tree.leave_freed(meter, key, at, seen, budget).await
-    }
 }
 
 impl Algorithm for ShermanAlgorithm {
@@ -141,6 +128,9 @@ impl Algorithm for ShermanAlgorithm {
             "alloc.reclaimed",
             "alloc.retired",
             "alloc.reused",
+            "btree.inner.freed",
+            "btree.inner.frozen",
+            "btree.inner.merged",
             "btree.inner.right",
             "btree.inner.split",
             "btree.leaf.again",
@@ -154,6 +144,7 @@ impl Algorithm for ShermanAlgorithm {
             "btree.read.slow",
             "btree.root.grown",
             "btree.root.lost",
+            "btree.root.lowered",
             "btree.root.settled",
             "btree.separator.missing",
             "btree.separator.owed",
@@ -168,7 +159,12 @@ impl Algorithm for ShermanAlgorithm {
             "sherman.read.entry",
             "sim.read.overtaken",
         ],
-        takeover_paths: &["btree.leaf.looked_after"],
+        takeover_paths: &[
+            "btree.inner.looked_after",
+            "btree.leaf.looked_after",
+            "btree.root.let_go",
+            "btree.root.thawed",
+        ],
         cache_bytes: &[600, 1_000, 2_000, 4_000, 1 << 20, 1 << 20],
         height_min: 5,
         ..Trial::COMMON

@@ -34,7 +34,7 @@ fn an_intent_behind_its_node() {
 
 #[test]
 fn versions_in_the_first_and_last_line_only() {
-    is_caught_as_drawn(Act::Bookends, IndexKind::Sherman, None, 0..20);
+    is_caught_as_drawn(Act::Bookends, IndexKind::Sherman, None, 0..100);
 }
 
 #[test]
