@@ -35,6 +35,7 @@ mod open_close;
 mod out_of_memory;
 mod panics;
 mod queue_pair_errors;
+mod repairs;
 mod round_trips;
 mod separators;
 mod shard_ended;
