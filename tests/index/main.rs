@@ -23,6 +23,7 @@ mod damaged_tree;
 mod dolphin_costs;
 mod dolphin_inner;
 mod dolphin_separators;
+mod dolphin_wrong_slots;
 mod embedding;
 mod grow;
 mod images;
