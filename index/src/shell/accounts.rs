@@ -80,8 +80,8 @@ impl<A: Algorithm, V: Verbs> Index<A, V> {
 
     /// Gives memory that no node of the index lies in back to its servers, as `report` has found it, which this
     /// handle's check has made: what was lost with compute nodes that died and shards that ended. It is handed out
-    /// again, for this index: pieces of less than 4096 bytes as nodes. Yields the bytes. Nothing is given back unless no
-    /// other client can have an address there, or a list with it:
+    /// again, for this index: pieces of less than 4096 bytes as nodes. Yields the bytes. Nothing is given back unless
+    /// no other client can have an address there, or a list with it:
     ///
     /// - No other client is connected to the servers, nor was since the check began. That is the servers' word, at the
     ///   moment when they take it.
