@@ -13,8 +13,8 @@ use thiserror::Error;
 
 use crate::extents::Extents;
 
-/// Smallest piece that a memory server takes back.
-const TAKEN_BACK_BYTES_MIN: u64 = 4096;
+/// Smallest piece that a memory server hands out as a part of a chunk. What is smaller it hands out as a node.
+const PART_BYTES_MIN: u64 = 4096;
 
 /// Something that no node of an intact index does with memory.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
@@ -46,13 +46,12 @@ pub struct MemoryReport {
     /// Bytes that it does not reach. Shards that work on the index have some: what they have not used of their chunks,
     /// free nodes, retired ones. All else was lost with shards that ended, and with compute nodes that died.
     pub unreached_bytes: u64,
-    /// Bytes of these that are not given back: in pieces that are too small, or to which something leads in which no
-    /// node is.
-    pub too_small_bytes: u64,
+    /// Bytes of these that are not given back: no node is there, and something of the index leads there.
+    pub led_to_bytes: u64,
     /// The largest number of other clients that one of the servers had, before the walk or after it. They may hold what
     /// was not reached.
     pub others: u32,
-    /// Pieces that are not reached, and large enough to be given back.
+    /// Pieces that are not reached, and to which nothing leads.
     pub(crate) lost: Vec<Chunk>,
     /// Number of times that clients had joined each server before the walk; none if one has joined meanwhile.
     pub(crate) joins: Option<Vec<u64>>,
@@ -85,7 +84,7 @@ pub(crate) fn balance(
     // Piece by piece, so that none lies in two chunks.
     let unreached: Vec<_> = pieces.flat_map(|piece| reached.gaps(piece.start, piece.bytes)).collect();
     let free = unreached.iter().flat_map(|(at, bytes)| led_to.gaps(*at, *bytes));
-    let large: Vec<_> = free.filter(|(_, bytes)| *bytes >= TAKEN_BACK_BYTES_MIN).collect();
+    let lost: Vec<_> = free.collect();
     let sum = |extents: &[(RemotePtr, u64)]| extents.iter().map(|(_, bytes)| bytes).sum::<u64>();
     let joins = |held: &[Holdings]| held.iter().map(|held| held.joins).collect::<Vec<_>>();
     let report = MemoryReport {
@@ -94,12 +93,26 @@ pub(crate) fn balance(
         rests,
         reached,
         unreached_bytes: sum(&unreached),
-        too_small_bytes: sum(&unreached) - sum(&large),
+        led_to_bytes: sum(&unreached) - sum(&lost),
         others: before.iter().chain(after).map(|held| held.others).max().unwrap_or(0),
-        lost: large.into_iter().map(|(start, bytes)| Chunk { start, bytes }).collect(),
+        lost: lost.into_iter().map(|(start, bytes)| Chunk { start, bytes }).collect(),
         joins: (joins(before) == joins(after)).then(|| joins(before)),
     };
     (report, faults)
+}
+
+/// Cuts pieces up as they are given back: the small ones into leaves of `leaf_bytes`, for which there is most use, and
+/// what is left over of each.
+pub(crate) fn cut(pieces: impl IntoIterator<Item = Chunk>, leaf_bytes: u64) -> Vec<Chunk> {
+    let mut cut = Vec::new();
+    for Chunk { mut start, mut bytes } in pieces {
+        while bytes < PART_BYTES_MIN && bytes > leaf_bytes {
+            cut.push(Chunk { start, bytes: leaf_bytes });
+            (start, bytes) = (start.add(leaf_bytes), bytes - leaf_bytes);
+        }
+        cut.push(Chunk { start, bytes });
+    }
+    cut
 }
 
 #[cfg(test)]
@@ -151,22 +164,23 @@ mod tests {
                 let lost = (4..12).filter(|page| !pages.contains(page) && !rests.contains(page));
                 let lost: Vec<Chunk> = lost.map(|page| chunk(page, 1)).collect();
                 assert_eq!(report.unreached_bytes, lost.len() as u64 * PAGE);
-                assert_eq!((report.lost, report.too_small_bytes), (lost, 0));
+                assert_eq!((report.lost, report.led_to_bytes), (lost, 0));
                 assert_eq!((report.chunk_bytes, report.rest_bytes), (8 * PAGE, rests.len() as u64 * PAGE));
             }
         }
     }
 
     #[test]
-    fn pieces_below_a_page_are_too_small() {
+    fn small_pieces_are_lost_too() {
         let held = [Holdings { used: vec![chunk(4, 4)], ..Holdings::default() }];
         let mut nodes = Extents::default();
         nodes.add(chunk(4, 1).start.add(64), PAGE);
         nodes.add(chunk(6, 1).start, PAGE);
         let (report, faults) = balance(nodes, &Extents::default(), &held, &held);
         assert!(faults.is_empty());
-        assert_eq!((report.unreached_bytes, report.too_small_bytes), (2 * PAGE, PAGE));
-        assert_eq!(report.lost, [chunk(7, 1)]);
+        assert_eq!((report.unreached_bytes, report.led_to_bytes), (2 * PAGE, 0));
+        let part = |page, from, bytes| Chunk { start: chunk(page, 1).start.add(from), bytes };
+        assert_eq!(report.lost, [part(4, 0, 64), part(5, 64, PAGE - 64), chunk(7, 1)]);
     }
 
     #[test]
@@ -174,8 +188,32 @@ mod tests {
         let held = [Holdings { used: vec![chunk(4, 4)], ..Holdings::default() }];
         let (report, faults) = balance(Extents::default(), &reached([5]), &held, &held);
         assert!(faults.is_empty());
-        assert_eq!((report.unreached_bytes, report.too_small_bytes), (4 * PAGE, PAGE));
+        assert_eq!((report.unreached_bytes, report.led_to_bytes), (4 * PAGE, PAGE));
         assert_eq!(report.lost, [chunk(4, 1), chunk(6, 2)]);
+    }
+
+    /// All lengths of pieces, and of leaves.
+    #[test]
+    fn small_pieces_are_cut_into_leaves() {
+        for (bytes, leaf_bytes) in
+            (1..=80).flat_map(|lines| (1..=80).map(move |leaf| (64 * lines, 64 * leaf)))
+        {
+            let piece = Chunk { bytes, ..chunk(5, 1) };
+            let cut = cut([piece], leaf_bytes);
+            let mut end = piece.start;
+            for part in &cut {
+                assert_eq!(part.start, end, "no byte is left out, and none is in two");
+                end = part.start.add(part.bytes);
+            }
+            assert_eq!(end, piece.start.add(bytes));
+            let (left_over, leaves) = cut.split_last().unwrap();
+            match bytes >= PART_BYTES_MIN {
+                true => assert_eq!(cut, [piece]),
+                false => assert!(
+                    left_over.bytes <= leaf_bytes && leaves.iter().all(|leaf| leaf.bytes == leaf_bytes)
+                ),
+            }
+        }
     }
 
     #[test]

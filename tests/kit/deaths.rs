@@ -332,14 +332,11 @@ fn give_back<F: Deadly>(node: &Arc<ComputeNode<F::Cluster>>, kind: IndexKind) ->
             let report = index.check(&CheckOptions::default()).await.unwrap();
             let memory = report.memory.as_ref().expect("the servers say what they have handed out");
             let freed = index.give_back(&report).await?;
-            assert_eq!(freed, memory.unreached_bytes - memory.too_small_bytes, "{kind}");
+            assert_eq!(freed, memory.unreached_bytes - memory.led_to_bytes, "{kind}");
             let after = index.check(&CheckOptions::default()).await.unwrap();
             assert!(after.is_intact(), "{kind}: {:?}", after.violations);
             let left = after.memory.expect("they say it again");
-            assert_eq!(
-                (left.unreached_bytes, left.chunk_bytes),
-                (memory.too_small_bytes, memory.chunk_bytes)
-            );
+            assert_eq!((left.unreached_bytes, left.chunk_bytes), (memory.led_to_bytes, memory.chunk_bytes));
             assert_eq!(left.rest_bytes, memory.rest_bytes + freed, "{kind}");
             Ok(freed)
         }

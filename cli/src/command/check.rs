@@ -164,7 +164,7 @@ fn write_memory(
     given_back: Option<&Result<u64, GiveBackError>>,
     out: &mut String,
 ) -> fmt::Result {
-    let MemoryReport { chunk_bytes, rest_bytes, unreached_bytes, too_small_bytes, others, .. } = *memory;
+    let MemoryReport { chunk_bytes, rest_bytes, unreached_bytes, led_to_bytes, others, .. } = *memory;
     let (reached, rests) = (show_bytes(memory.reached.bytes()), show_bytes(rest_bytes));
     let chunks = show_bytes(chunk_bytes);
     writeln!(out, "handed out   {chunks}: {reached} reached, {rests} to be handed out again")?;
@@ -172,9 +172,9 @@ fn write_memory(
         writeln!(out, "given back   {}, which nothing led to", show_bytes(*bytes))?;
     }
     if unreached_bytes > 0 {
-        let state = match (others, unreached_bytes - too_small_bytes) {
-            (0, 0) => "lost, in pieces that are too small to be given back".to_owned(),
-            (0, lost) => format!("lost, {} of it in pieces that --repair gives back", show_bytes(lost)),
+        let state = match (others, unreached_bytes - led_to_bytes) {
+            (0, 0) => "lost, and not given back while something leads there".to_owned(),
+            (0, lost) => format!("lost; --repair gives back {} of it", show_bytes(lost)),
             (1, _) => "held by the other client that is connected, or lost".to_owned(),
             _ => format!("held by the {others} other clients that are connected, or lost"),
         };

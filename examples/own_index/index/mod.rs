@@ -90,6 +90,10 @@ impl Algorithm for OwnIndex {
         directory.lock().expect("no holder panics").len() * size_of::<(Bytes, RemotePtr)>()
     }
 
+    fn empty_caches(directory: &Directory) {
+        directory.lock().expect("no holder panics").clear();
+    }
+
     async fn lookup<V: Verbs>(
         local: &Rc<Here<V>>,
         meter: &Meter,

@@ -87,9 +87,8 @@ impl<'o, V: Verbs> Operation<'o, V> {
         inside(verbs.control().servers(), at, bytes).map_err(|fault| AccessError::corrupt(at, fault))?;
         let read = self.local.fetch(self.meter, at, bytes, &mut self.budget).await?;
         // Sooner than this, no bucket was written so often that its version is the old one again.
-        if u64::from(read.span_ns)
-            >= wrap_ns(NodeVersion::COUNT, verbs.capabilities().write_interval_ns, bytes)
-        {
+        let bound_ns = wrap_ns(NodeVersion::COUNT, verbs.capabilities().write_interval_ns, bytes);
+        if u64::from(read.span_ns) >= bound_ns {
             return Ok(Err(Rejection::Slow));
         }
         Ok(Bucket::parse(&read.into_buf(), self.layout))
@@ -97,9 +96,8 @@ impl<'o, V: Verbs> Operation<'o, V> {
 
     async fn lock(&self, at: RemotePtr) -> Result<(Held<V>, Bucket), AccessError> {
         let (held, image) = self.lock_bytes(at, self.layout.node_bytes()).await?;
-        let bucket =
-            Bucket::parse(&image, self.layout).map_err(|rejection| AccessError::corrupt(at, rejection))?;
-        Ok((held, bucket))
+        let parsed = Bucket::parse(&image, self.layout);
+        Ok((held, parsed.map_err(|rejection| AccessError::corrupt(at, rejection))?))
     }
 
     async fn lock_bytes(&self, at: RemotePtr, bytes: usize) -> Result<(Held<V>, Buf), AccessError> {

@@ -303,6 +303,11 @@ impl<L> NodeState<L> {
     pub(crate) fn cache_bytes(&self) -> usize {
         self.cache.bytes()
     }
+
+    /// Forgets all inner nodes.
+    pub(crate) fn empty_cache(&self) {
+        self.cache.clear();
+    }
 }
 
 impl<A: BTree, V: Verbs> Local<A, V> {

@@ -361,6 +361,11 @@ impl Algorithm for ChimeAlgorithm {
         node.tree.cache_bytes() + node.hotspots.bytes()
     }
 
+    /// Hotspots are of leaves that inner nodes lead to: without these they lead nowhere.
+    fn empty_caches(node: &NodeState) {
+        node.tree.empty_cache();
+    }
+
     fn cache_stats(node: &NodeState, shard: &ShardState) -> CacheStats {
         let [speculations_right, speculations_wrong] = shard.speculations.get();
         CacheStats {

@@ -285,7 +285,7 @@ impl<V: Verbs> Tree<V> {
             && let Some(past) = Box::pin(self.look_past(meter, key, budget)).await?
             && past.low > separator.key
         {
-            return Ok(Located::Leaf(past.place));
+            return Ok(Located::Leaf(self.believe(past)));
         }
         match way_on(self.techniques.backtracking, from.is_fresh, steps) {
             WayOn::Link => {

@@ -63,9 +63,53 @@ struct Led {
 pub(super) struct Past {
     /// Where it begins.
     pub(super) low: Bytes,
-    pub(super) place: Place,
+    place: Place,
     /// The keys of the slots that lead wrong, with the leaves that they lead to. They may lead to this one.
     wrong: Vec<(Bytes, Child)>,
+}
+
+/// The leaves to which the last slots lead that are not for keys behind a key, the last slot first.
+#[derive(Default)]
+struct Looks {
+    seen: Vec<Led>,
+    /// The one that begins last, but not behind the key: where, and how many were seen before it.
+    best: Option<(Bytes, usize)>,
+}
+
+impl Looks {
+    fn are_enough(&self) -> bool {
+        self.best.is_some() && self.seen.len() >= LOOKS
+    }
+
+    /// Adds a leaf, with where it begins, and what it says of the key; none if it is frozen or freed. Yields whether it
+    /// is the key's.
+    ///
+    /// A leaf of another first byte is never the best, though it may begin before the key: if the slots that are looked
+    /// at all led to such leaves, a client would come back to one of them until its budget is spent.
+    fn add(&mut self, key: &[u8], led: Led, found: Option<(Bytes, RangeFound)>) -> bool {
+        let mut is_the_keys = false;
+        if let Some((low, found)) = found {
+            is_the_keys = !matches!(found, RangeFound::Before | RangeFound::Beyond(_));
+            let may_lead = found != RangeFound::Before && low.first() == key.first();
+            if may_lead && self.best.as_ref().is_none_or(|(begin, _)| low > *begin) {
+                self.best = Some((low, self.seen.len()));
+            }
+        }
+        self.seen.push(led);
+        is_the_keys
+    }
+
+    /// Yields the best one, and of the slots behind its own those that may lead there: no slot is to lead to a leaf
+    /// that begins behind the slot's key. None if none is good.
+    fn past(mut self) -> Option<Past> {
+        let (low, before) = self.best?;
+        let right = self.seen.swap_remove(before);
+        self.seen.truncate(before);
+        let behind = self.seen.into_iter().filter(|led| low <= led.path);
+        let wrong = behind.map(|led| (led.path, led.leaf)).collect();
+        let place = Place { leaf: right.leaf, holder: right.holder, is_fresh: true, over: None };
+        Some(Past { low, place, wrong })
+    }
 }
 
 impl<V: Verbs> Tree<V> {
@@ -127,14 +171,17 @@ impl<V: Verbs> Tree<V> {
         budget: &mut Budget,
     ) -> Result<Located, AccessError> {
         match self.look_past(meter, key, budget).await? {
-            Some(past) => {
-                for (path, leaf) in past.wrong {
-                    self.lead_to_later(path, (leaf, past.place.leaf));
-                }
-                Ok(Located::Leaf(past.place))
-            }
+            Some(past) => Ok(Located::Leaf(self.believe(past))),
             None => self.descend_from_root(meter, key, budget).await,
         }
+    }
+
+    /// Yields the place to go on at, and leaves it to the janitor to make the slots that lead wrong lead there.
+    pub(super) fn believe(&self, past: Past) -> Place {
+        for (path, leaf) in past.wrong {
+            self.lead_to_later(path, (leaf, past.place.leaf));
+        }
+        past.place
     }
 
     /// Looks at the leaves to which the last slots lead that are not for keys behind `key`: yields the one that begins
@@ -146,34 +193,20 @@ impl<V: Verbs> Tree<V> {
         budget: &mut Budget,
     ) -> Result<Option<Past>, AccessError> {
         tracing::debug!(name: "dolphin.leaf.past", "a client looks for a slot before one that leads wrong");
-        let mut seen: Vec<Led> = Vec::new();
-        // The best one so far: where it begins, and how many were seen before it.
-        let mut best: Option<(Bytes, usize)> = None;
-        while best.is_none() || seen.len() < LOOKS {
-            let but: Vec<Child> = seen.iter().map(|led| led.leaf).collect();
+        let mut looks = Looks::default();
+        while !looks.are_enough() {
+            let but: Vec<Child> = looks.seen.iter().map(|led| led.leaf).collect();
             let Some(led) = self.leaf_before(meter, key, &but, budget).await? else { break };
             budget.spend(meter, led.leaf.ptr(), None)?;
-            let mut is_the_keys = false;
-            if let Ok(image) = self.read_leaf(meter, led.leaf, budget).await? {
+            let found = self.read_leaf(meter, led.leaf, budget).await?.ok().map(|image| {
                 let view = self.leaf().parsed(&image);
-                let (low, found) = (view.bounds().0, view.find(key));
-                is_the_keys = !matches!(found, RangeFound::Before | RangeFound::Beyond(_));
-                let may_lead = found != RangeFound::Before && low.first() == key.first();
-                if may_lead && best.as_ref().is_none_or(|(begin, _)| low > *begin) {
-                    best = Some((low, seen.len()));
-                }
-            }
-            seen.push(led);
-            if is_the_keys {
+                (view.bounds().0, view.find(key))
+            });
+            if looks.add(key, led, found) {
                 break;
             }
         }
-        let Some((low, before)) = best else { return Ok(None) };
-        let right = seen.swap_remove(before);
-        seen.truncate(before);
-        let wrong = seen.into_iter().filter(|led| low <= led.path).map(|led| (led.path, led.leaf)).collect();
-        let place = Place { leaf: right.leaf, holder: right.holder, is_fresh: true, over: None };
-        Ok(Some(Past { low, place, wrong }))
+        Ok(looks.past())
     }
 
     /// Finds the last slot that is not for keys behind `key`, and leads to a leaf that is none of these: a round trip
@@ -254,6 +287,7 @@ impl<V: Verbs> Tree<V> {
                 };
                 let view = self.leaf().parsed(&image);
                 let (begin, end) = view.bounds();
+                // The links of another first byte end before `low`, but that may be more leaves than the budget has.
                 if begin >= *low || begin.first() != low.first() {
                     break;
                 }
@@ -415,5 +449,76 @@ impl<V: Verbs> Tree<V> {
         held.release(meter, chain, true).await?;
         self.cache_node(at, &inner);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn child(n: u64) -> Child {
+        Child::of(n).unwrap()
+    }
+
+    /// Looks for "m" at leaves by their slots, the last slot first: each leaf has the number of its place there, from 1
+    /// on. Yields the leaf to go on at, the slots that are to lead there, and how many leaves were looked at.
+    fn look(leaves: &[(&str, Option<(&str, RangeFound)>)]) -> (Option<u64>, Vec<String>, usize) {
+        let (mut looks, mut count) = (Looks::default(), 0);
+        for (n, (path, found)) in (1..).zip(leaves) {
+            if looks.are_enough() {
+                break;
+            }
+            count += 1;
+            let path = Bytes::from_slice(path.as_bytes());
+            let led = Led { leaf: child(n), path, holder: child(100 + n) };
+            let found = found.map(|(low, found)| (Bytes::from_slice(low.as_bytes()), found));
+            if looks.add(b"m5", led, found) {
+                break;
+            }
+        }
+        let past = looks.past();
+        let wrong = past.iter().flat_map(|past| &past.wrong);
+        let wrong = wrong.map(|(path, _)| String::from_utf8(path.to_vec()).unwrap()).collect();
+        let leaf = past.map(|past| {
+            assert_eq!(past.place.holder.bits(), past.place.leaf.bits() + 100);
+            past.place.leaf.bits()
+        });
+        (leaf, wrong, count)
+    }
+
+    const ITS_OWN: RangeFound = RangeFound::Absent { vacancy: None };
+    const BEYOND: RangeFound = RangeFound::Beyond(None);
+
+    #[test]
+    fn the_keys_own_leaf_ends_the_search_and_slots_behind_lead_there() {
+        let gone = ("m5", None);
+        let found =
+            look(&[gone, ("m4", Some(("m7", RangeFound::Before))), ("m", Some(("m", ITS_OWN))), gone]);
+        assert_eq!(found, (Some(3), vec!["m5".into(), "m4".into()], 3));
+    }
+
+    #[test]
+    fn among_leaves_to_the_left_the_last_one_is_the_best() {
+        let leaves = [("m5", "m1"), ("m4", "m0"), ("m3", "m2"), ("m2", "m"), ("m1", "m4")];
+        let leaves = leaves.map(|(path, low)| (path, Some((low, BEYOND))));
+        assert_eq!(look(&leaves), (Some(3), vec!["m5".into(), "m4".into()], 4));
+    }
+
+    /// A slot that leads to a leaf behind its own key is a wrong one, too, but good for this key. Between the two there
+    /// are keys to the left of that leaf.
+    #[test]
+    fn no_slot_is_led_too_far_to_the_right() {
+        let found = look(&[("m4", None), ("m2", None), ("m1", Some(("m3", ITS_OWN)))]);
+        assert_eq!(found, (Some(3), vec!["m4".into()], 3));
+    }
+
+    #[test]
+    fn leaves_of_another_first_byte_are_none_of_the_looks_that_are_enough() {
+        let far = |path| (path, Some(("k", BEYOND)));
+        let behind = ("m1", Some(("x", RangeFound::Before)));
+        let leaves = [far("m5"), far("m4"), far("m3"), far("m2"), behind, ("m", Some(("m", BEYOND)))];
+        let wrong = ["m5", "m4", "m3", "m2", "m1"].map(String::from).to_vec();
+        assert_eq!(look(&leaves), (Some(6), wrong, 6));
+        assert_eq!(look(&leaves[..5]), (None, vec![], 5));
     }
 }

@@ -332,6 +332,10 @@ impl Algorithm for DolphinAlgorithm {
         node.cache.bytes()
     }
 
+    fn empty_caches(node: &NodeState) {
+        node.cache.clear();
+    }
+
     fn cache_stats(_node: &NodeState, shard: &ShardState) -> CacheStats {
         shard.reader.stats()
     }

@@ -148,6 +148,7 @@ impl<V: Verbs> Tree<V> {
         budget: &mut Budget,
     ) -> Result<Located, AccessError> {
         match (found, high) {
+            // Where the first byte is another one, links lead to the end of its leaves, and no further.
             (RangeFound::Beyond(Some(right)), Some(key_of_right)) if low.first() == key.first() => {
                 let separator = Separator { left: place.leaf, low, key: key_of_right, right, high: None };
                 self.go_right(meter, key, place, separator, budget).await

@@ -3,12 +3,12 @@
 use farwood_lock::intent_pages;
 use farwood_runtime::{Holdings, Meter, Verbs};
 
-use super::algorithm::Algorithm;
+use super::algorithm::{Algorithm, Geometry};
 use super::handle::{Index, Local};
-use crate::check::{AtRest, Broken, CheckOptions, CheckReport, Violation};
+use crate::check::{AtRest, Broken, CheckOptions, CheckReport, Violation, in_lines};
 use crate::error::{AccessError, GiveBackError};
 use crate::extents::Extents;
-use crate::memory::balance;
+use crate::memory::{balance, cut};
 
 impl<A: Algorithm, V: Verbs> Index<A, V> {
     /// Checks the index, which is at rest, and reports what is wrong with it.
@@ -80,15 +80,15 @@ impl<A: Algorithm, V: Verbs> Index<A, V> {
 
     /// Gives memory that no node of the index lies in back to its servers, as `report` has found it, which this
     /// handle's check has made: what was lost with compute nodes that died and shards that ended. It is handed out
-    /// again, for this index. Yields the bytes. Nothing is given back unless no other client can have an address there,
-    /// or a list with it:
+    /// again, for this index: pieces of less than 4096 bytes as nodes. Yields the bytes. Nothing is given back unless
+    /// no other client can have an address there, or a list with it:
     ///
     /// - No other client is connected to the servers, nor was since the check began. That is the servers' word, at the
     ///   moment when they take it.
     /// - No lock of a dead compute node is left ([`Index::take_over`]): what that one had begun may lead there.
     /// - All nodes could be read, and the index is intact.
     /// - This handle was used for checks alone. The caller ensures that it is the only one of this process for the
-    ///   index.
+    ///   index; the addresses that others have left in caches are forgotten.
     ///
     /// ```
     /// # use farwood_index::{CheckOptions, RangeIndex, Sherman, sherman::{Geometry, Options}};
@@ -125,10 +125,13 @@ impl<A: Algorithm, V: Verbs> Index<A, V> {
         if local.has_been_used() {
             return Err(GiveBackError::HandleUsed);
         }
+        // Before the memory is another node's. No operation of this process puts an address there until then.
+        A::empty_caches(&local.shared.state);
         let (control, index, mut freed) = (local.verbs.control(), local.shared.entry.id, 0);
+        let leaf_bytes = in_lines(A::geometry(&local.shared.persisted).leaf_bytes());
         for (server, joins) in control.servers().iter().map(|server| server.id).zip(joins) {
             let of_server = memory.lost.iter().filter(|extent| extent.start.server() == server);
-            let extents: Vec<_> = of_server.copied().collect();
+            let extents = cut(of_server.copied(), leaf_bytes);
             if !extents.is_empty() {
                 freed += control.take_back(index, server, *joins, extents).await?;
             }

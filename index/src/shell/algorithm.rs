@@ -496,6 +496,21 @@ pub trait Algorithm: Copy + PartialEq + Debug + 'static {
     /// ```
     fn cache_bytes(node: &Self::NodeState) -> usize;
 
+    /// Forgets all addresses that the compute node keeps from one operation to the next: what is there may be used
+    /// again, for anything. No operation is under way.
+    ///
+    /// ```
+    /// # use farwood_index::Algorithm;
+    /// # use farwood_index::sherman::{Geometry, Options, ShermanAlgorithm, Techniques};
+    /// # let persisted = ShermanAlgorithm::agree(Geometry::default(), Techniques::ALL, &[])?;
+    /// # let node = ShermanAlgorithm::node_state(&persisted, &Options::default(), 7)?;
+    /// ShermanAlgorithm::empty_caches(&node);
+    /// let shard = ShermanAlgorithm::shard_state(&node);
+    /// assert_eq!(ShermanAlgorithm::cache_stats(&node, &shard).nodes, 0);
+    /// # Ok::<_, farwood_index::OpenError>(())
+    /// ```
+    fn empty_caches(node: &Self::NodeState);
+
     /// Yields the counters of caches; by default only their size.
     ///
     /// ```

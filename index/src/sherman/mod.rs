@@ -250,6 +250,10 @@ impl Algorithm for ShermanAlgorithm {
         node.cache_bytes()
     }
 
+    fn empty_caches(node: &Self::NodeState) {
+        node.empty_cache();
+    }
+
     fn cache_stats(_node: &Self::NodeState, shard: &btree::ShardState) -> CacheStats {
         shard.reader.stats()
     }

@@ -304,6 +304,10 @@ impl Algorithm for SmartAlgorithm {
         node.cache.bytes()
     }
 
+    fn empty_caches(node: &NodeState) {
+        node.cache.clear();
+    }
+
     fn cache_stats(_node: &NodeState, reader: &RadixReader) -> CacheStats {
         reader.stats()
     }

@@ -149,8 +149,8 @@ pub enum ControlError {
     OthersCame { server: ServerId },
     /// Memory was to be given back that is none of the index's.
     #[error(
-        "bytes {offset} to {offset} + {bytes} are not handed out for index {}, in one chunk, at multiples of 64 bytes \
-         and no less than 4096", index.0
+        "bytes {offset} to {offset} + {bytes} are not handed out for index {}, in one chunk, at multiples of 64 bytes",
+        index.0
     )]
     NotHeld { index: IndexId, offset: u64, bytes: u64 },
     /// A free node was to be given back that does not lie in the index's chunks, or is free there already.

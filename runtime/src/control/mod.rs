@@ -254,9 +254,9 @@ pub trait Control: Send + Sync {
 
     /// Gives memory of `index` back to `server` that no node of the index lies in and no client has in a list: what
     /// the dead have left. The server zeroes it, and hands it out again. It refuses if any other client is connected,
-    /// or has joined since [`Control::holdings`] said `joins`. Each extent lies in one chunk, and has at least 4096
-    /// bytes. Yields the bytes that were taken back. The caller ensures that no client of its own process
-    /// uses the memory.
+    /// or has joined since [`Control::holdings`] said `joins`. Each extent lies in one chunk; those of less than 4096
+    /// bytes are handed out as nodes of their size ([`Control::take_nodes`]). Yields the bytes that were taken back.
+    /// The caller ensures that no client of its own process uses the memory.
     ///
     /// ```
     /// # use farwood_runtime::{ServerId, Verbs, on_one_shard};

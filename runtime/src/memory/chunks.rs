@@ -12,7 +12,7 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::given::Given;
-use crate::control::nodes::{NodeBatch, WantedNodes};
+use crate::control::nodes::{NodeBatch, NodeClass, Waits, WantedNodes};
 use crate::control::queue_pair::PeerId;
 use crate::control::seal::Seal;
 use crate::control::{IndexId, REST_ALIGN, REST_BYTES_MIN};
@@ -39,8 +39,8 @@ pub(super) struct Chunks {
     rests: BTreeMap<Owner, BTreeSet<(u64, u64)>>,
     /// Free nodes that were given back of an index's chunks. They overlap nothing of `taken`, nor of `rests`.
     given: Given,
-    /// Chunks of which pieces are being zeroed that will be rests, and whether their index was dropped meanwhile: then
-    /// they are free when that has ended, since the zeroing would wipe what another index has written.
+    /// Chunks of which pieces are being zeroed that will be rests or free nodes, and whether their index was dropped
+    /// meanwhile: then they are free when that has ended, since the zeroing would wipe what another index has written.
     cleaning: BTreeMap<u64, bool>,
     /// Indexes whose chunks go when that connection has ended.
     temporary: BTreeMap<Owner, PeerId>,
@@ -85,6 +85,12 @@ pub(crate) struct Reserved {
 pub(crate) struct Cleaning {
     owner: Owner,
     pub(super) pieces: Vec<Extent>,
+}
+
+/// Makes a free node of a piece that no operation knows.
+fn node_that_waits_for_none(piece: &Extent) -> NodeBatch {
+    let class = NodeClass { bytes: piece.bytes, of_kind: false };
+    NodeBatch { class, waits: Waits::Epoch(0), nodes: vec![(piece.offset, None)] }
 }
 
 impl Chunks {
@@ -240,7 +246,7 @@ impl Chunks {
     }
 
     /// Takes back pieces of the chunks of that index, ascending, in which nothing is that is in use. They are rests
-    /// when they are zeroed ([`Chunks::cleaned`]).
+    /// when they are zeroed, and those that are smaller free nodes ([`Chunks::cleaned`]).
     ///
     /// # Errors
     /// The first that is no such piece; then nothing changes.
@@ -250,7 +256,7 @@ impl Chunks {
         for piece in &pieces {
             let Extent { offset, bytes } = *piece;
             let aligned = offset.is_multiple_of(REST_ALIGN) && bytes.is_multiple_of(REST_ALIGN);
-            let end = offset.checked_add(bytes).filter(|_| aligned && bytes >= REST_BYTES_MIN);
+            let end = offset.checked_add(bytes).filter(|_| aligned && bytes > 0);
             let (Some(end), Some(inside)) = (end, offset.checked_sub(self.start)) else { return Err(*piece) };
             let place = inside / self.chunk_bytes;
             let Some(owner) = chunks.get(&place) else { return Err(*piece) };
@@ -274,7 +280,7 @@ impl Chunks {
         Ok(Cleaning { owner, pieces })
     }
 
-    /// Makes pieces rests that were taken back, if they are zero now; yields how many bytes that are.
+    /// Makes pieces that were taken back rests or free nodes, if they are zero now; yields how many bytes that are.
     pub(super) fn cleaned(&mut self, cleaning: Cleaning, is_zero: bool) -> u64 {
         let Cleaning { owner, pieces } = cleaning;
         let mut bytes = 0;
@@ -283,8 +289,16 @@ impl Chunks {
         let gone: BTreeSet<u64> =
             places.into_iter().filter(|place| self.cleaning.remove(place) == Some(true)).collect();
         for piece in pieces.iter().filter(|piece| is_zero && !gone.contains(&place_of(piece))) {
-            let new = self.rests.entry(owner).or_default().insert((piece.bytes, piece.offset));
-            assert!(new, "what is being zeroed is no rest");
+            match piece.bytes >= REST_BYTES_MIN {
+                true => {
+                    let new = self.rests.entry(owner).or_default().insert((piece.bytes, piece.offset));
+                    assert!(new, "what is being zeroed is no rest");
+                }
+                false => {
+                    let nodes = self.given.put(owner, node_that_waits_for_none(piece));
+                    nodes.expect("what is being zeroed is no free node");
+                }
+            }
             bytes += piece.bytes;
         }
         self.returned.extend(gone);

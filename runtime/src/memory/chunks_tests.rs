@@ -179,7 +179,7 @@ impl Model {
         let is_held = |line: &Line| matches!(line, Line::Held(of, _) if *of == index);
         let fits = piece.offset.is_multiple_of(LINE)
             && piece.bytes.is_multiple_of(LINE)
-            && piece.bytes >= REST_BYTES_MIN
+            && piece.bytes > 0
             && in_one
             && self.lines(piece).is_some_and(|lines| lines.iter().all(is_held));
         let cleaning = match chunks.take_back(index, vec![piece]) {
@@ -199,6 +199,10 @@ impl Model {
             return true;
         }
         assert_eq!(chunks.cleaned(cleaning, true), piece.bytes);
+        if piece.bytes < REST_BYTES_MIN {
+            self.lines(piece).unwrap().fill(Line::Given(index));
+            return true;
+        }
         let number = self.next_number();
         self.rests.insert(number, (index, piece.bytes));
         self.lines(piece).unwrap().fill(Line::Rest(index, number));
@@ -310,7 +314,7 @@ fn some_piece(random: &mut SmallRng, model: &Model) -> (IndexId, PeerId, Extent)
 #[test]
 fn no_byte_has_two_owners() {
     let (mut given_back, mut refused, mut taken_back) = (0, 0, 0);
-    let (mut nodes_given, mut nodes_taken) = (0, 0);
+    let (mut nodes_given, mut nodes_taken, mut small_taken_back) = (0, 0, 0);
     for seed in 0..300 {
         let mut random = SmallRng::seed_from_u64(seed);
         let mut chunks = Chunks::new(START, START + CHUNKS * CHUNK + 4096, CHUNK);
@@ -323,9 +327,13 @@ fn no_byte_has_two_owners() {
                 0..45 => model.take(&mut chunks, indexes[place], peer),
                 45..60 => {
                     let (index, _, piece) = some_piece(&mut random, &model);
+                    let bytes =
+                        if random.random_bool(0.3) { piece.bytes % REST_BYTES_MIN } else { piece.bytes };
+                    let piece = Extent { bytes, ..piece };
                     let drops = random.random_bool(0.05);
                     if model.take_back(&mut chunks, index, piece, drops) {
                         taken_back += 1;
+                        small_taken_back += u64::from(bytes < REST_BYTES_MIN);
                         if drops {
                             indexes.iter_mut().filter(|other| **other == index).for_each(|other| {
                                 *other = IndexId(model.dropped.len() as u32 + 2);
@@ -368,6 +376,6 @@ fn no_byte_has_two_owners() {
         }
     }
     assert!(nodes_given > 1000 && nodes_taken > 1000, "{nodes_given} nodes given, {nodes_taken} taken");
-    assert!(taken_back > 1000, "{taken_back} were taken back");
+    assert!(taken_back > 1000 && small_taken_back > 1000, "{taken_back} were taken back");
     assert!(given_back > 1000 && refused > 1000, "{given_back} were given back, {refused} refused");
 }

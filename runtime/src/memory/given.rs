@@ -1,5 +1,5 @@
 //! Free nodes that allocators have given back to one memory server, until other allocators ask for some. It knows which
-//! bytes these are and of which owner's chunks, and nothing of the memory itself: nodes are not zeroed.
+//! bytes these are and of which owner's chunks, and nothing of the memory itself.
 //!
 //! ```text
 //!   batches   (owner, class) ──> [ batch | batch | ... ]      the oldest first

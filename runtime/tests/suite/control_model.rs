@@ -91,8 +91,10 @@ fn give_back() -> impl Strategy<Value = Request> {
 
 /// Generates a piece of one of the chunks, as a repair takes it back: refused, unless its client is alone.
 fn take_back() -> impl Strategy<Value = Request> {
-    (0..6u32, 0..20u64, 0..5u64, 0..16u64, 1..16u64).prop_map(|(index, joins, chunk, from, pages)| {
-        let extents = vec![(18 * 4096 + chunk * CHUNK_BYTES + from * 4096, pages * 4096)];
+    let bytes =
+        prop_oneof![(1..16u64).prop_map(|pages| pages * 4096), (1..4u64).prop_map(|nodes| nodes * 1024)];
+    (0..6u32, 0..20u64, 0..5u64, 0..16u64, bytes).prop_map(|(index, joins, chunk, from, bytes)| {
+        let extents = vec![(18 * 4096 + chunk * CHUNK_BYTES + from * 4096, bytes)];
         Request::TakeBack { index, joins, extents }
     })
 }
@@ -169,8 +171,8 @@ struct Model {
     taken: Vec<(usize, u64, u64, u32)>,
     /// Extents that were returned and not handed out again: the beginning, the length, the index.
     rests: BTreeSet<(u64, u64, u32)>,
-    /// Lines of free nodes that were given, each with the index and the class.
-    given: BTreeMap<u64, (u32, NodeClass)>,
+    /// Lines of free nodes that were given, each with the index, the class, and the epoch from which on they are free.
+    given: BTreeMap<u64, (u32, NodeClass, u64)>,
     open: BTreeSet<(usize, u32)>,
     names: BTreeMap<String, u32>,
 }
@@ -244,7 +246,7 @@ impl Model {
     fn compare(&self, index: u32, pieces: &[(u64, u64, bool)]) {
         let rests = pieces.iter().filter(|(.., is_rest)| *is_rest);
         let of = self.rests.iter().filter(|(_, _, of)| *of == index);
-        let given = self.given.iter().filter(|(_, (of, _))| *of == index).map(|(line, _)| *line);
+        let given = self.given.iter().filter(|(_, (of, ..))| *of == index).map(|(line, _)| *line);
         let free: BTreeSet<_> = of.flat_map(|(at, bytes, _)| lines(*at, *bytes)).chain(given).collect();
         assert!(rests.flat_map(|(at, bytes, _)| lines(*at, *bytes)).eq(free));
         let bytes: u64 = pieces.iter().map(|(_, bytes, _)| bytes).sum();
@@ -261,16 +263,16 @@ impl Model {
         }
         for &(node, _) in &batch.nodes {
             self.cut(node, batch.class.bytes);
-            let of = (index, batch.class);
+            let of = (index, batch.class, 6);
             lines(node, batch.class.bytes).for_each(|line| _ = self.given.insert(line, of));
         }
     }
 
     fn note_taken(&mut self, index: u32, wanted: &WantedNodes, batch: Option<&NodeBatch>) {
         let WantedNodes { class, epoch, last_resort, .. } = *wanted;
-        let fits = |&(of, given): &(u32, NodeClass)| {
+        let fits = |&(of, given, since): &(u32, NodeClass, u64)| {
             let divides = last_resort && !class.of_kind && !given.of_kind;
-            of == index && (given == class && (last_resort || epoch >= 6) || divides)
+            of == index && (given == class && (last_resort || epoch >= since) || divides)
         };
         assert_eq!(batch.is_some(), self.given.values().any(fits));
         let Some(batch) = batch else { return };
@@ -279,11 +281,16 @@ impl Model {
         }
     }
 
-    /// Makes an extent a rest, which is no client's any more.
+    /// Makes an extent a rest, or a free node, which is no client's any more.
     fn take_back(&mut self, index: u32, offset: u64, bytes: u64) {
         self.cut(offset, bytes);
         assert!(lines(offset, bytes).all(|line| !self.given.contains_key(&line)));
-        self.rests.insert((offset, bytes, index));
+        if bytes >= 4096 {
+            self.rests.insert((offset, bytes, index));
+            return;
+        }
+        let node = (index, NodeClass { bytes, of_kind: false }, 3);
+        lines(offset, bytes).for_each(|line| _ = self.given.insert(line, node));
     }
 
     /// Tells whether these are free nodes of the index's chunks, as far as a server can know.
@@ -334,7 +341,7 @@ impl Model {
         self.chunks.retain(|_, owner| *owner != index);
         self.taken.retain(|(_, _, _, of)| *of != index);
         self.rests.retain(|(_, _, of)| *of != index);
-        self.given.retain(|_, (of, _)| *of != index);
+        self.given.retain(|_, (of, ..)| *of != index);
     }
 
     fn ended(&mut self, who: usize) {

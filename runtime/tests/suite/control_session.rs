@@ -429,7 +429,7 @@ fn memory_of_the_dead_is_taken_back_when_nobody_else_can_have_it() {
         ("around a rest", (first, 16384)),
         ("another index's", (of_b, 4096)),
         ("over the end of a chunk", (second + 8192, CHUNK_BYTES)),
-        ("too little", (first, 4032)),
+        ("nothing", (first, 0)),
         ("no line", (first + 32, 4096)),
         ("before the chunks", (4096, 4096)),
         ("behind the chunks", (first + 3 * CHUNK_BYTES, 4096)),
@@ -455,6 +455,11 @@ fn memory_of_the_dead_is_taken_back_when_nobody_else_can_have_it() {
     assert_eq!(two.ask(rest), Ok(Reply::Done));
     assert_eq!(chunk(&mut two, a), (second + 4096, CHUNK_BYTES - 4096));
     assert_eq!(chunk(&mut two, a), (first, 8192));
+    // What is too small for a part of a chunk is a free node, for which nothing is to be waited.
+    let node = second + 4096;
+    assert_eq!(two.ask(take_back(3, &[(node, 1024), (node + 2048, 512)])), Ok(Reply::Freed { bytes: 1536 }));
+    let Ok(Reply::Batch(Some(batch))) = two.ask(take_nodes(a, 3)) else { panic!("there is one") };
+    assert_eq!((batch.class, batch.nodes), (CLASS, vec![(node, None)]));
     let unknown = Request::TakeBack { index: 99, joins: 3, extents: vec![(first, 4096)] };
     assert_eq!(two.ask(unknown), Err(ControlError::NoSuchIndex { index: IndexId(99) }));
 }

@@ -113,7 +113,7 @@ impl Run<'_> {
         };
         let after = self.check_as(&visitor)?;
         let left = accounts(&after)?;
-        let is_given_back = left.unreached_bytes == memory.too_small_bytes
+        let is_given_back = left.unreached_bytes == memory.led_to_bytes
             && left.rest_bytes == memory.rest_bytes + freed
             && left.chunk_bytes == memory.chunk_bytes;
         if !is_given_back {
