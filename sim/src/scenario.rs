@@ -27,8 +27,8 @@ const RETRIES_WITH_DEATHS: u32 = 2_000;
 const RETRIES: u32 = 20_000;
 /// So often requests for memory are refused at most before the work begins.
 const REFUSALS_AT_FIRST: u32 = 1_000;
-/// In one of so many seeds removes are more frequent, by this share: an index that was full loses most of its keys. None
-/// is drawn as at first.
+/// In one of so many seeds removes are more frequent, by this share: an index that was full loses most of its keys.
+/// None is drawn as at first.
 const WANING_ONE_IN: u64 = 5;
 const WANING_REMOVES: u32 = 20;
 /// One in so many seeds is drawn as seeds were at first: what that finds, it goes on finding.

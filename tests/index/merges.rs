@@ -4,7 +4,7 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use farwood::{CheckOptions, Cluster, EmbeddedConfig, IndexSpec, RangeIndex};
+use farwood::{CheckOptions, Cluster, EmbeddedConfig, IndexSpec, RangeIndex, Verbs};
 use futures::future::join_all;
 use futures::{FutureExt, TryStreamExt, join};
 
@@ -173,6 +173,58 @@ fn a_tree_of_which_all_was_removed_is_a_leaf_and_grows_again() {
                 }
             },
         );
+    }
+}
+
+/// Copies of inner nodes lead to those that were merged, and to roots that got lower: their memory is no other node's
+/// before caches were emptied.
+#[test]
+fn inner_nodes_that_were_merged_wait_for_a_flush() {
+    const KEYS: u64 = 600;
+    for kind in [IndexKind::Sherman, IndexKind::Chime] {
+        // In chunks of which they are so small a part that no shard asks for a flush.
+        let config = EmbeddedConfig { chunk_bytes: 1 << 20, ..EmbeddedConfig::default() };
+        let cluster = Cluster::embedded(config).unwrap();
+        with_parties_on(&cluster, Parties::ONE, Shape::TINY.usual(kind), move |cluster| async move {
+            let (index, shard) = (&cluster.index, &cluster.shard);
+            for n in 0..KEYS {
+                assert!(index.insert(&key(n), b"value").await.unwrap());
+            }
+            cluster.rest().await;
+            let before = index.survey().await.unwrap();
+            for n in 0..KEYS {
+                assert!(index.remove(&key(n)).await.unwrap());
+            }
+            cluster.rest().await;
+            let since = shard.pins().retired_now();
+            while !shard.pins().is_over(since) {
+                shard.control().want_epoch();
+                shard.pause(1_000).await;
+            }
+            // A split has leaves of Sherman looked after, which wait for no flush.
+            for n in 0..40 {
+                assert!(index.insert(&key(n), b"again").await.unwrap());
+            }
+            cluster.rest().await;
+            let after = index.survey().await.unwrap();
+            let gone = before.inner_nodes - after.inner_nodes;
+            let least = gone * 128;
+            let books = index.books();
+            assert!(gone > 50 && books.retired_bytes >= least, "{kind}: {gone} inner nodes, {books:?}");
+            let since = shard.pins().retired_now();
+            while shard.pins().flushed_since(since).is_none_or(|since| !shard.pins().is_over(since)) {
+                shard.control().want_flush(since);
+                shard.pause(1_000).await;
+            }
+            // A shard takes back what is free when it needs a node.
+            for n in KEYS..KEYS + 40 {
+                assert!(index.insert(&key(n), b"again").await.unwrap());
+            }
+            cluster.rest().await;
+            let books = index.books();
+            assert!(books.retired_bytes < least && books.reclaimed_bytes >= least, "{kind}: {books:?}");
+            cluster.finish().await;
+        });
     }
 }
 

@@ -111,8 +111,8 @@ fn plan<L: LeafFormat>(
 }
 
 impl<A: BTree, V: Verbs> Local<A, V> {
-    /// Has the janitor merge the leaf of `key`, in which a remove has left so many pairs, if these are few. Where it has
-    /// enough to do, this waits until an empty leaf is merged.
+    /// Has the janitor merge the leaf of `key`, in which a remove has left so many pairs, if these are few. Where it
+    /// has enough to do, this waits until an empty leaf is merged.
     #[inline]
     pub(crate) async fn note_removed(&self, leaf: RemotePtr, key: &[u8], pairs: usize) {
         if self.format(0).is_low(pairs)

@@ -249,6 +249,7 @@ impl Algorithm for ChimeAlgorithm {
             "cache.evicted",
             "cache.flushed",
             "chime.block.grown",
+            "chime.block.settled",
             "chime.block.torn",
             "chime.insert.hops",
             "chime.insert.hops_back",

@@ -65,8 +65,8 @@ fn plan(layout: &RangeLayout, (left, right): (&[u8], &[u8]), right_at: Child, de
 }
 
 impl<V: Verbs> Tree<V> {
-    /// Has the janitor merge the leaf of `key`, in which a remove has left so many pairs, if these are few. Where it has
-    /// enough to do, this waits until an empty leaf is merged.
+    /// Has the janitor merge the leaf of `key`, in which a remove has left so many pairs, if these are few. Where it
+    /// has enough to do, this waits until an empty leaf is merged.
     #[inline]
     pub(super) async fn note_removed(&self, leaf: Child, key: &[u8], pairs: usize) {
         if is_low(pairs, self.leaf().slots())

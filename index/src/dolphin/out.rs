@@ -11,8 +11,8 @@
 //! The client that has made the slot above lead on. There is one: it has seen the slot lead to N, under the lock of A,
 //! the node above, which had not moved. If A moves before, the node in its place has the slot that leads to N, and N
 //! stays in the tree until a client comes by there. If the client is dropped, its janitor waits until A's lock is free:
-//! the WRITE that was posted under it has taken effect then. If the fabric fails for good, nothing tells whether it has,
-//! and N's memory stays where it is.
+//! the WRITE that was posted under it has taken effect then. If the fabric fails for good, nothing tells whether it
+//! has, and N's memory stays where it is.
 //!
 //! # When the memory may be used again
 //!
