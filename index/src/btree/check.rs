@@ -111,20 +111,23 @@ impl<'t, A: BTree, V: Verbs> Walk<'t, A, V> {
     /// Takes separators for missing ones that lead to freed nodes, or to frozen ones to which no neighbour leads: what
     /// is left of a merge whose client died. One round trip for each.
     async fn pass_over_freed(&mut self, level: &mut Level) -> Result<(), AccessError> {
+        let number = level.number();
         for (separator, node) in level.open_claims(&self.visited) {
-            if self.is_freed(node).await? {
+            if self.is_freed(number, node).await? {
                 level.forget(&separator);
             }
         }
         Ok(())
     }
 
-    /// Tells whether no node of the tree is there, but one that was merged. One round trip.
-    async fn is_freed(&mut self, node: RemotePtr) -> Result<bool, AccessError> {
+    /// Tells whether no node of the tree is there, but one of that level that was merged: its memory is not lost, since
+    /// its parent leads there. One round trip.
+    async fn is_freed(&mut self, level: u8, node: RemotePtr) -> Result<bool, AccessError> {
         let Ok((line, _)) = self.read(node, LINE_BYTES).await? else { return Ok(false) };
         let is_freed = matches!(kind_of(&line), Err(Rejection::Freed | Rejection::Frozen));
         if is_freed {
             tracing::debug!(name: "btree.check.freed", %node, "a freed node is still linked");
+            self.report.led_to.add(node, self.tree.node_bytes(level) as u64);
         }
         Ok(is_freed)
     }
@@ -186,7 +189,7 @@ impl<'t, A: BTree, V: Verbs> Walk<'t, A, V> {
                 self.report_faults(number, node, &seen, exempt);
                 seen.pairs.iter().for_each(|(key, value)| visit(key, value));
                 if let Some(other) = level.claimed_instead(node, &seen.low)
-                    && self.is_freed(other).await?
+                    && self.is_freed(number, other).await?
                 {
                     level.forget(&seen.low);
                 }
