@@ -15,8 +15,13 @@ pub(crate) const TARGETS: &[&str] = &[
     "cache/src/reader.rs",
     "index/src/btree/blocks.rs",
     "index/src/btree/descend.rs",
+    "index/src/btree/format.rs",
+    "index/src/btree/freed.rs",
+    "index/src/btree/lower.rs",
+    "index/src/btree/merge.rs",
     "index/src/btree/node.rs",
     "index/src/btree/repair.rs",
+    "index/src/btree/retired.rs",
     "index/src/btree/root.rs",
     "index/src/btree/scan.rs",
     "index/src/btree/separator.rs",
@@ -29,10 +34,13 @@ pub(crate) const TARGETS: &[&str] = &[
     "index/src/chime/write.rs",
     "index/src/dolphin/descend.rs",
     "index/src/dolphin/divide.rs",
+    "index/src/dolphin/freed.rs",
     "index/src/dolphin/leaf_plan.rs",
     "index/src/dolphin/lookup.rs",
+    "index/src/dolphin/merge.rs",
     "index/src/dolphin/out.rs",
     "index/src/dolphin/put_separator.rs",
+    "index/src/dolphin/reused.rs",
     "index/src/dolphin/root.rs",
     "index/src/dolphin/scan.rs",
     "index/src/dolphin/separators.rs",
@@ -48,9 +56,11 @@ pub(crate) const TARGETS: &[&str] = &[
     "index/src/layout/hopscotch/vacancy.rs",
     "index/src/layout/hopscotch/view.rs",
     "index/src/layout/range_leaf",
+    "index/src/memory.rs",
     "index/src/sherman/lookup.rs",
     "index/src/sherman/split.rs",
     "index/src/sherman/write.rs",
+    "index/src/shell/merging.rs",
     "index/src/shell/nodes.rs",
     "index/src/shell/scan.rs",
     "index/src/smart/decide.rs",
@@ -76,6 +86,7 @@ pub(crate) const TARGETS: &[&str] = &[
     "lock/src/intent.rs",
     "lock/src/intents",
     "lock/src/janitor.rs",
+    "lock/src/mending.rs",
     "lock/src/patience.rs",
     "lock/src/place.rs",
     "lock/src/recovery.rs",
@@ -84,7 +95,14 @@ pub(crate) const TARGETS: &[&str] = &[
     "lock/src/table.rs",
     "lock/src/wait_list.rs",
     "lock/src/window",
+    "runtime/src/alloc.rs",
+    "runtime/src/alloc",
+    "runtime/src/epoch",
+    "runtime/src/memory/given.rs",
 ];
+
+/// Files of which some code runs where a merger has died.
+const MERGES: [&str; 6] = ["/format.rs", "/freed.rs", "/lower.rs", "/merge.rs", "/retired.rs", "/reused.rs"];
 
 /// A mistake that was planted.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -135,7 +153,7 @@ pub(crate) struct Verdict {
 /// Yields the indexes that run code of that file.
 pub(crate) fn indexes_of(file: &str) -> Vec<String> {
     let indexes: &[&str] = match file {
-        _ if file.ends_with("/mend.rs") => &["chime+takeover"],
+        _ if ["/mend.rs", "/mending.rs"].iter().any(|end| file.ends_with(end)) => &["chime+takeover"],
         // What is not recorded shows when its writer dies.
         _ if ["/chime/write.rs", "/hopscotch/patch.rs"].iter().any(|end| file.ends_with(end)) => {
             &["chime", "chime+takeover"]
@@ -144,6 +162,13 @@ pub(crate) fn indexes_of(file: &str) -> Vec<String> {
             &["chime"]
         }
         _ if file.ends_with("/absent.rs") => &["dolphin+takeover"],
+        // What a merger leaves behind shows when it dies.
+        _ if MERGES.iter().any(|end| file.ends_with(end)) && file.contains("/dolphin/") => {
+            &["dolphin", "dolphin+takeover"]
+        }
+        _ if MERGES.iter().any(|end| file.ends_with(end)) => {
+            &["sherman", "chime", "sherman+takeover", "chime+takeover"]
+        }
         _ if ["/dolphin/", "/range_leaf/", "/shared/"].iter().any(|part| file.contains(part)) => &["dolphin"],
         _ if ["/recording", "/intent", "/recovery", "/deaths"].iter().any(|part| file.contains(part)) => {
             &WITH_TAKEOVER

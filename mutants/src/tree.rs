@@ -141,7 +141,8 @@ fn sources(places: &Places) -> Result<Vec<String>> {
         }
         for entry in fs::read_dir(&path).map_err(|error| format!("{target}: {error}"))? {
             let name = entry?.file_name().to_string_lossy().into_owned();
-            if name.ends_with(".rs") && !name.starts_with("test") && name != "exhaustive.rs" {
+            let is_test = name.starts_with("test") || name.ends_with("_tests.rs") || name == "exhaustive.rs";
+            if name.ends_with(".rs") && !is_test {
                 names.push(format!("{target}/{name}"));
             }
         }
@@ -152,7 +153,7 @@ fn sources(places: &Places) -> Result<Vec<String>> {
 }
 
 fn roots() -> impl Iterator<Item = String> {
-    ["cache", "index", "lock"].iter().map(|name| format!("{name}/src/lib.rs"))
+    ["cache", "index", "lock", "runtime"].iter().map(|name| format!("{name}/src/lib.rs"))
 }
 
 fn plant(places: &Places) -> Result<Vec<Planted>> {
