@@ -6,333 +6,20 @@
 //!
 //! The trees are made by hand, and know what a leaf's slots are and when it is merged (`index/src/shell/merging.rs`).
 
+mod inner;
+mod roots;
+mod site;
+
 use std::cell::Cell;
-use std::collections::BTreeMap;
 use std::rc::Rc;
-use std::time::Duration;
 
-use farwood::index::check::Pairs;
 use farwood::runtime::alloc::Books;
-use farwood::runtime::sim::{Fault, Rule, SimConfig, SimShard, Simulation};
-use farwood::runtime::{ClientPool, NodeContext, Verbs};
-use farwood::{AnyIndex, CheckOptions, IndexSpec, RangeIndex, chime, dolphin, sherman};
-use futures::{FutureExt, TryStreamExt};
+use farwood::runtime::sim::{Fault, Rule};
+use farwood::runtime::{ClientPool, Verbs};
+use farwood::{CheckOptions, RangeIndex};
 
-use crate::kit::simulated::ROUGH;
-use crate::kit::{TestShard, key, number};
-
-/// Far beyond what any part takes.
-const LATE_NS: u64 = 60_000_000_000;
-const LOCK_WAIT_MAX: Duration = Duration::from_secs(1);
-/// Keys of the tree in the end, all of which survivors write.
-const KEYS: u64 = 24;
-/// The nodes: who dies, who has the addresses of before the merge, who has none.
-const VICTIM: usize = 0;
-const WITNESS: usize = 1;
-const NEWCOMER: usize = 2;
-/// One more, which does nothing but count the time, in steps of this many ns.
-const CLOCK: u16 = 3;
-const TICK_NS: u64 = 300;
-/// Beyond the pauses of a janitor in ns that puts a separator in, or merges a leaf.
-const JANITOR_NS: u64 = 1_500_000;
-/// Beyond the time in ns from when a chain is posted until its fault is drawn, and below a rough round trip.
-const STRIKE_NS: u64 = 4_000;
-
-/// Numbers of keys, and of the values that they have.
-type Model = BTreeMap<u64, u64>;
-
-/// Leaves, and keys with which they are split and merged. Those of B+trees have four slots, each of several lines, as
-/// have inner nodes.
-struct Leaves {
-    spec: fn() -> IndexSpec,
-    /// Keys that are removed before one more has two leaves merged: part by part, since leaves may be merged between.
-    removed: &'static [&'static [u64]],
-    /// The key that is removed then.
-    merging: u64,
-    /// Keys that are removed, again part by part, before one more has the leaves of the second inner node merged, then
-    /// both inner nodes, and in the end all.
-    emptied_but: &'static [&'static [u64]],
-    lowering: u64,
-    /// Numbers of pairs that fill the merged leaf, until a put of 4 splits it.
-    more: &'static [(u64, u64)],
-    /// A key whose leaf's memory is used again then, for a leaf that has it, too.
-    moved: u64,
-    /// Keys behind tens, and then one more that splits a leaf; and one in its second half.
-    amid: (&'static [u64], u64, u64),
-    /// Keys whose removal has the second half merged, the last of which leaves a leaf empty.
-    emptied: [u64; 3],
-    /// True if memory is used again only when caches were emptied.
-    is_flushed: bool,
-}
-
-/// Of 16 keys, in five leaves below two inner nodes, 9, 12 and 13 are left.
-const EMPTIED_BUT: &[&[u64]] = &[&[1, 0, 2], &[4, 3, 5], &[7, 6, 8], &[10, 11], &[15, 14]];
-
-const SHERMAN: Leaves = Leaves {
-    spec: || {
-        let size = sherman::NodeSize::Slots { leaf: 4, inner: 4 };
-        let options = sherman::Options { lock_wait_max: LOCK_WAIT_MAX, ..Default::default() };
-        IndexSpec::Sherman { geometry: sherman::Geometry { max_key: 8, max_value: 40, size }, options }
-    },
-    removed: &[&[1, 2, 4]],
-    merging: 5,
-    emptied_but: EMPTIED_BUT,
-    lowering: 13,
-    more: &[(1, 1), (2, 2), (3, 33)],
-    moved: 3,
-    amid: (&[31], 32, 50),
-    emptied: [30, 31, 32],
-    is_flushed: false,
-};
-
-const CHIME: Leaves = Leaves {
-    spec: || chime_of(false),
-    removed: &[&[1, 3], &[2]],
-    merging: 4,
-    emptied_but: EMPTIED_BUT,
-    lowering: 13,
-    more: &[(1, 1), (2, 2), (5, 55)],
-    moved: 5,
-    amid: (&[31, 33], 32, 33),
-    emptied: [31, 33, 32],
-    is_flushed: true,
-};
-
-const INDIRECT: Leaves = Leaves { spec: || chime_of(true), ..CHIME };
-
-/// Leaves of eight slots: keys below 8, and those behind.
-const DOLPHIN: Leaves = Leaves {
-    spec: || {
-        let (types, leaf_bytes) = (dolphin::Types::Tiny, 704);
-        let geometry = dolphin::Geometry { max_key: 8, max_value: 40, leaf_bytes, types };
-        let options = dolphin::Options { lock_wait_max: LOCK_WAIT_MAX, ..Default::default() };
-        IndexSpec::Dolphin { geometry, options }
-    },
-    removed: &[&[1, 2, 4, 5, 6, 7, 8, 9, 10, 11, 12]],
-    merging: 13,
-    emptied_but: &[],
-    lowering: 0,
-    more: &[(1, 1), (2, 2), (14, 44), (17, 17)],
-    moved: 14,
-    amid: (&[], 0, 0),
-    emptied: [0; 3],
-    is_flushed: false,
-};
-
-const B_TREES: [&Leaves; 3] = [&SHERMAN, &CHIME, &INDIRECT];
-const ALL: [&Leaves; 4] = [&SHERMAN, &CHIME, &INDIRECT, &DOLPHIN];
-
-fn chime_of(indirect: bool) -> IndexSpec {
-    let geometry =
-        chime::Geometry { max_key: 8, max_value: 40, span: 4, neighbourhood: 4, inner: 4, indirect };
-    let options = chime::Options { lock_wait_max: LOCK_WAIT_MAX, ..Default::default() };
-    IndexSpec::Chime { geometry, options }
-}
-
-/// A value of several lines' length, whose parts belong together.
-fn value(n: u64) -> Vec<u8> {
-    n.to_be_bytes().repeat(5)
-}
-
-/// A blow to the victim.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Blow {
-    /// Its shard stops; what it has sent arrives, or not.
-    Stop,
-    /// It stops at its next verb: before it, behind it, or within a WRITE.
-    StopAtVerb,
-    /// The queue pair of its next verb breaks.
-    Break,
-    /// It stands still from its next verb on, for so long that the others may do much, and goes on then.
-    StandStill,
-}
-
-/// A simulated cluster of three compute nodes with a tree, and a handle to that on each.
-struct Site {
-    leaves: &'static Leaves,
-    sim: Simulation,
-    parties: Vec<(SimShard, AnyIndex<TestShard>)>,
-}
-
-impl Site {
-    fn new(leaves: &'static Leaves, seed: u64) -> Self {
-        let config = SimConfig {
-            seed,
-            reordering: ROUGH,
-            nodes: CLOCK + 1,
-            servers: 1 + (seed % 2) as u16,
-            bytes_per_server: 8 << 20,
-            locks_per_server: 1024,
-            chunk_bytes: 16 << 10,
-            finds_deaths: true,
-            ..SimConfig::default()
-        };
-        let spec = (leaves.spec)();
-        let sim = Simulation::new(&config).unwrap();
-        let parties = (0..CLOCK).map(|node| {
-            let host = &*sim.node(node);
-            let tree = match node {
-                0 => spec.create(host, "t").now_or_never(),
-                _ => spec.open(host, "t").now_or_never(),
-            };
-            let shard = sim.shard(node, 0);
-            let tree = tree.expect("control services answer at once").unwrap();
-            (shard.clone(), tree.attach(TestShard::Simulated(shard)))
-        });
-        let parties = parties.collect();
-        Site { leaves, sim, parties }
-    }
-
-    /// Runs a client on a node to its end.
-    fn on<F: Future<Output = ()> + 'static>(&self, node: usize, work: impl FnOnce(AnyIndex<TestShard>) -> F) {
-        let (shard, index) = &self.parties[node];
-        self.sim.block_on(shard, self.sim.now() + LATE_NS, work(index.clone())).unwrap();
-    }
-
-    /// Runs a node until nothing is left to do there.
-    fn rest(&self, node: usize) {
-        let (shard, index) = &self.parties[node];
-        let is_idle =
-            || shard.clients_alive() == 0 && shard.chains_in_flight() == 0 && index.locks_in_use() == 0;
-        self.sim.run(self.sim.now() + LATE_NS, || shard.is_dead() || is_idle()).unwrap();
-    }
-
-    /// Lets the janitor of a node come to its end, pauses included.
-    fn linger(&self, node: usize) {
-        let shard = &self.parties[node].0;
-        self.sim.block_on(shard, self.sim.now() + LATE_NS, shard.pause(JANITOR_NS)).unwrap();
-        self.rest(node);
-    }
-
-    /// Lets epochs move on, and janitors come to their ends; where it matters, caches are emptied.
-    fn pass_epochs(&self) {
-        let control = self.sim.node(NEWCOMER as u16).control();
-        let now = self.parties[NEWCOMER].0.pins().retired_now();
-        // Some of the messages do not come through.
-        for _ in 0..50 {
-            control.want_epoch();
-            if self.leaves.is_flushed {
-                control.want_flush(now);
-            }
-            for node in (0..self.sim.nodes()).filter(|node| !self.sim.shard(*node, 0).is_dead()) {
-                let shard = self.sim.shard(node, 0);
-                self.sim.block_on(&shard, self.sim.now() + LATE_NS, shard.pause(1_000)).unwrap();
-            }
-        }
-    }
-
-    /// Strikes the victim. One that stands still goes on later; with the other blows it has come to rest.
-    fn strike(&self, blow: Blow) {
-        let (shard, _) = &self.parties[VICTIM];
-        let rule = |fault, one_in, most| self.sim.set_faults(&[Rule { fault, one_in, most }]);
-        match blow {
-            Blow::Stop => self.sim.stop_node(VICTIM as u16),
-            Blow::StopAtVerb => rule(Fault::NodeStop, 1, 1),
-            Blow::Break => rule(Fault::QueuePairError(20_000), 1, 1),
-            Blow::StandStill => {
-                let posted = shard.chains_posted();
-                rule(Fault::StalledShard(20_000_000), 1, 1);
-                let is_struck = || shard.chains_posted() > posted || shard.clients_alive() == 0;
-                let _ = self.sim.run(self.sim.now() + LATE_NS, is_struck);
-                // A chain is struck when its NIC takes it, which is after it was posted, and long before it ends.
-                let clock = self.sim.shard(CLOCK, 0);
-                self.sim.block_on(&clock, self.sim.now() + LATE_NS, clock.pause(STRIKE_NS)).unwrap();
-            }
-        }
-        if blow != Blow::StandStill {
-            self.rest(VICTIM);
-        }
-        self.sim.set_faults(&[]);
-    }
-
-    /// Puts pairs, and then removes keys.
-    fn write(&self, node: usize, pairs: Model, removed: impl IntoIterator<Item = u64> + 'static) {
-        self.on(node, async move |index| {
-            for (n, number) in pairs {
-                index.put(&key(n), &value(number)).await.unwrap();
-            }
-            for n in removed {
-                index.remove(&key(n)).await.unwrap();
-            }
-        });
-    }
-
-    /// Asserts that a node finds these pairs, each alone and in a scan, and no others; nothing is said of the `unsure`
-    /// keys.
-    fn sees(&self, node: usize, model: &Model, unsure: &[u64]) {
-        let (model, unsure) = (model.clone(), unsure.to_vec());
-        self.on(node, async move |index| {
-            let is_sure = |n: &u64| !unsure.contains(n);
-            let keys = (0..KEYS).chain(model.range(KEYS..).map(|(n, _)| *n));
-            for n in keys.filter(is_sure) {
-                let found = index.get(&key(n)).await.unwrap();
-                assert_eq!(found.as_deref(), model.get(&n).map(|n| value(*n)).as_deref(), "key {n}");
-            }
-            let scanned: Vec<_> = index.scan(.., None).try_collect().await.unwrap();
-            let scanned = scanned.iter().map(|(key, value)| (number(key), value.to_vec()));
-            let expected = model.iter().map(|(n, number)| (*n, value(*number)));
-            let sure = |(n, _): &(u64, Vec<u8>)| is_sure(n);
-            assert!(scanned.filter(sure).eq(expected.filter(sure)), "a scan says otherwise");
-        });
-    }
-
-    /// Asserts that the tree is intact and holds `model`, for a check.
-    fn holds(&self, node: usize, model: &Model) {
-        let (model, victim) = (model.clone(), &self.parties[VICTIM].0);
-        let dead = victim.is_dead().then(|| victim.node_id()).into_iter().collect();
-        self.on(node, async move |index| {
-            let mut found = Pairs::default();
-            let visit = |key: &[u8], value: &[u8]| assert!(found.insert(key, value));
-            // Locks that no client has come by since.
-            let options = CheckOptions { dead, ..CheckOptions::default() };
-            let report = index.check_each(&options, visit).await.unwrap();
-            assert!(report.is_intact(), "{:?}", report.violations);
-            let found = found.iter().map(|(key, value)| (number(key), value.to_vec()));
-            assert!(found.eq(model.into_iter().map(|(n, number)| (n, value(number)))));
-        });
-    }
-
-    /// Lets the others live on: what one has written, the other one finds. The victim was about to write the key
-    /// `unsure`, and may still do so if it `goes_on`.
-    fn live_on(&self, [first, second]: [usize; 2], mut model: Model, unsure: u64, goes_on: bool) {
-        self.sees(first, &model, &[unsure]);
-        model.insert(unsure, 99);
-        model.iter_mut().for_each(|(n, number)| *number = 100 + n);
-        let unsure: &[u64] = if goes_on { &[unsure] } else { &[] };
-        self.write(first, model.clone(), []);
-        self.sees(second, &model, unsure);
-        model = (0..KEYS).map(|n| (n, 200 + n)).collect();
-        self.write(second, model.clone(), []);
-        self.sees(first, &model, unsure);
-        // Both at once: merges, and splits in their places.
-        let (shard, index) = self.parties[second].clone();
-        let other = shard.spawn(async move {
-            for n in (1..KEYS).step_by(2) {
-                index.remove(&key(n)).await.unwrap();
-                index.put(&key(n), &value(300 + n)).await.unwrap();
-            }
-        });
-        self.write(first, Model::new(), (0..KEYS).step_by(2));
-        self.rest(second);
-        drop(other);
-        model = (1..KEYS).step_by(2).map(|n| (n, 300 + n)).collect();
-        self.sees(first, &model, unsure);
-        self.sees(second, &model, unsure);
-        self.write(first, Model::new(), (1..KEYS - 2).step_by(2));
-        [VICTIM, first, second].into_iter().for_each(|node| self.rest(node));
-        // What was retired is used again, before anyone else has looked.
-        self.pass_epochs();
-        model = (0..KEYS).map(|n| (n, 400 + n)).collect();
-        self.write(first, model.clone(), []);
-        self.sees(second, &model, &[]);
-        self.write(second, Model::new(), (0..KEYS).step_by(2));
-        model.retain(|n, _| n % 2 == 1);
-        [first, second].into_iter().for_each(|node| self.rest(node));
-        self.sees(first, &model, &[]);
-        self.pass_epochs();
-        self.holds(second, &model);
-    }
-}
+use self::site::*;
+use crate::kit::key;
 
 /// Something that the victim does, and that others find half done.
 struct Scene {
@@ -463,7 +150,7 @@ impl Scene {
         let (site, unsure) = (Site::new(leaves, 0), (self.unsure)(leaves));
         let mut model = (self.prepare)(&site);
         let index = site.parties[VICTIM].1.clone();
-        let before = index.books();
+        let (before, used) = (index.books(), site.used_bytes(NEWCOMER));
         self.act(&site, u64::MAX);
         let after = index.books();
         assert!((self.is_it)(&before, &after), "{before:?} {after:?}");
@@ -473,6 +160,10 @@ impl Scene {
         }
         site.holds(NEWCOMER, &model);
         if self.lowers {
+            let gone = used - site.used_bytes(NEWCOMER);
+            // Some of what had waited before has come back meanwhile.
+            let out = |books: &Books| books.retired_bytes + books.reclaimed_bytes;
+            assert!(out(&after) >= out(&before) + gone, "all {gone} bytes wait: {after:?}");
             site.on(NEWCOMER, async |index| {
                 let survey = index.survey().await.unwrap();
                 assert_eq!((survey.height, survey.inner_nodes, survey.leaves), (1, 0, 1));
@@ -649,6 +340,59 @@ fn play_linked(leaves: &'static Leaves, seed: u64, ns: u64) -> (bool, bool) {
     site.sees(WITNESS, &model, unsure);
     site.rest(WITNESS);
     (is_late && looked.reclaimed_bytes < before.retired_bytes, acts)
+}
+
+/// A merger dies when it has freed a node, and the parent still leads there. That memory is not lost: who repairs
+/// leaves it, and what is put in then goes elsewhere.
+#[test]
+fn a_repair_leaves_a_merged_node_where_it_is_to_which_its_parent_leads() {
+    for leaves in B_TREES {
+        let mut linked = 0;
+        for seed in 0..4 {
+            let (mut ns, mut acts) = (0, true);
+            while acts {
+                let (is_linked, still_acts) = play_repaired(leaves, seed, ns);
+                (linked, ns, acts) = (linked + u32::from(is_linked), ns + 2 * TICK_NS, still_acts);
+            }
+        }
+        assert!(linked > 0, "no merger died before the parent was written");
+    }
+}
+
+/// Has the client that merges a leaf die after so many ns, and another one repair the tree; yields whether a node was
+/// still linked that is none, and whether the client was still at work.
+fn play_repaired(leaves: &'static Leaves, seed: u64, ns: u64) -> (bool, bool) {
+    let site = Site::new(leaves, seed);
+    let mut model = (MERGE.prepare)(&site);
+    let acts = MERGE.act(&site, ns);
+    site.strike(Blow::Stop);
+    let dead = [site.parties[VICTIM].0.node_id()].into();
+    // What it had sent has arrived then, or will not.
+    site.bury(VICTIM);
+    site.linger(WITNESS);
+    site.on(WITNESS, async move |index| {
+        let options = CheckOptions { dead, ..CheckOptions::default() };
+        for held in index.check(&options).await.unwrap().orphaned.iter() {
+            assert!(index.take_over(held).await.unwrap());
+        }
+    });
+    site.rest(WITNESS);
+    [WITNESS, usize::from(CLOCK)].into_iter().for_each(|node| site.bury(node));
+    let led_to = Rc::new(Cell::new(0));
+    let tells = Rc::clone(&led_to);
+    site.on(NEWCOMER, async move |index| {
+        let report = index.check(&CheckOptions::default()).await.unwrap();
+        assert!(report.is_intact(), "{:?}", report.violations);
+        tells.set(report.memory.as_ref().expect("the servers say what they have handed out").led_to_bytes);
+        assert!(index.give_back(&report).await.unwrap() > 0);
+    });
+    site.sees(NEWCOMER, &model, &[leaves.merging]);
+    // What was given back is used first.
+    model.extend((0..4 * KEYS).map(|n| (n, 100 + n)));
+    site.write(NEWCOMER, model.clone(), []);
+    site.sees(NEWCOMER, &model, &[]);
+    site.holds(NEWCOMER, &model);
+    (led_to.get() > 0, acts)
 }
 
 /// A READ at an address of before brings some lines of the leaf that was there, and some of the one that is made there:

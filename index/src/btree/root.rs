@@ -62,13 +62,13 @@ impl<A: BTree, V: Verbs> Local<A, V> {
     /// Makes `new` the root if `old` still is; yields whether it did. If not, `nodes` (the new root and those below it,
     /// with their sizes in bytes), which no other client knows of, go back to the allocator. One round trip.
     ///
-    /// A CAS of unknown outcome is posted again. If it had taken effect it finds its own word, which no other client
-    /// writes, or a root that was put above it since, or below:
+    /// A CAS of unknown outcome has taken effect, or will not any more. If it has, `new` may not be the root by now: one
+    /// was put above it, or it was taken down. So it is asked whether it has been one before the CAS is posted again:
     ///
     /// ```text
     ///   here    CAS old -> new: it arrives ✗ ······························> CAS old -> new finds newer: not ours?
     ///   other                               splits new, CAS new -> newer                 giving it back would share it
-    ///   other                               lowers the root: CAS new -> its child        and so it would here
+    ///   other                               lowers the root: CAS new -> old, frees new   it would be put up once more
     /// ```
     ///
     /// # Errors
@@ -86,19 +86,18 @@ impl<A: BTree, V: Verbs> Local<A, V> {
         let pending = NewRoot { tree, root: new, nodes };
         let expected = old.map_or(0, root_word);
         let mut budget = self.budget();
-        let found = loop {
+        let won = loop {
             let mut chain = Chain::new(word.server());
             chain.cas(word, expected, root_word(new));
             match self.verbs.submit(meter, chain).await {
-                Ok(done) => break done.atomics[0],
+                Ok(done) => break done.atomics[0] == expected,
                 Err(failed) => self.read_again(meter, word, failed, &mut budget)?,
             }
-        };
-        let doubtful = budget.spent() > 0;
-        if doubtful {
             tracing::debug!(name: "btree.root.settled", "the root word tells what became of a CAS");
-        }
-        let won = found == expected || doubtful && self.has_been_root(meter, new, &mut budget).await?;
+            if self.has_been_root(meter, new, &mut budget).await? {
+                break true;
+            }
+        };
         if won {
             self.cache().set_root(new);
         } else {

@@ -50,7 +50,7 @@ pub(super) const PATCHES: &[Patch] = &[
     Patch {
         name: "a new root goes back after an unknown CAS if there is a root above it",
         file: "index/src/btree/root.rs",
-        find: "doubtful && self.has_been_root(meter, new, &mut budget).await?",
+        find: "if ⟦self.has_been_root(meter, new, &mut budget).await?⟧ {",
         replace: "false",
     },
     Patch {
