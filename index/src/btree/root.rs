@@ -62,13 +62,13 @@ impl<A: BTree, V: Verbs> Local<A, V> {
     /// Makes `new` the root if `old` still is; yields whether it did. If not, `nodes` (the new root and those below it,
     /// with their sizes in bytes), which no other client knows of, go back to the allocator. One round trip.
     ///
-    /// A CAS of unknown outcome has taken effect, or will not any more. If it has, `new` may not be the root by now: one
-    /// was put above it, or it was taken down. So it is asked whether it has been one before the CAS is posted again:
+    /// A CAS of unknown outcome has taken effect, or will not any more. If it has, `new` may be the root no longer: one
+    /// was put above it, or it was taken down. So this asks whether it has been one before the CAS is posted again:
     ///
     /// ```text
-    ///   here    CAS old -> new: it arrives ✗ ······························> CAS old -> new finds newer: not ours?
-    ///   other                               splits new, CAS new -> newer                 giving it back would share it
-    ///   other                               lowers the root: CAS new -> old, frees new   it would be put up once more
+    ///   here    CAS old -> new: it arrives ✗ ·····························> CAS old -> new finds newer: not ours?
+    ///   other                              splits new, CAS new -> newer                 giving it back would share it
+    ///   other                              lowers the root: CAS new -> old, frees new   it would be put up once more
     /// ```
     ///
     /// # Errors

@@ -7,7 +7,11 @@ pub(super) const PATCHES: &[Patch] = &[
         name: "a leaf that is merged is not frozen before",
         file: "index/src/dolphin/merge.rs",
         find: "self.write_word(meter, node, ⟦layout.set_standing(&mut image_right, Standing::Frozen)⟧).await?;",
-        replace: "{ let word = u64::from_le_bytes(image_right[..8].try_into().expect(\"eight bytes\")); layout.set_standing(&mut image_right, Standing::Frozen); word }",
+        replace: "{
+                let word = u64::from_le_bytes(image_right[..8].try_into().expect(\"eight bytes\"));
+                layout.set_standing(&mut image_right, Standing::Frozen);
+                word
+            }",
     },
     Patch {
         name: "the left leaf keeps its bound in a merge",

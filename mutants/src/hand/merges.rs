@@ -51,7 +51,10 @@ pub(super) const PATCHES: &[Patch] = &[
         name: "inner nodes are used again at once",
         file: "index/src/btree/merge.rs",
         find: "⟦self.retire(level, freed, plan.low);⟧",
-        replace: "if level > 0 { self.allocator.return_extent(freed, bytes as u64); } else { self.retire(level, freed, plan.low); }",
+        replace: "match level {
+            0 => self.retire(level, freed, plan.low),
+            _ => self.allocator.return_extent(freed, bytes as u64),
+        }",
     },
     Patch {
         name: "a merge is not gone on with below",
@@ -143,13 +146,19 @@ pub(super) const PATCHES: &[Patch] = &[
         name: "the parents of inner nodes are not asked",
         file: "index/src/btree/retired.rs",
         find: "let found = ⟦self.take_out(&Meter::default(), &separator, &mut self.budget()).await⟧;",
-        replace: "match level { 0 => self.take_out(&Meter::default(), &separator, &mut self.budget()).await, _ => Ok(TakenOut::Before) }",
+        replace: "match level {
+                0 => self.take_out(&Meter::default(), &separator, &mut self.budget()).await,
+                _ => Ok(TakenOut::Before),
+            }",
     },
     Patch {
         name: "the parents of leaves are not asked",
         file: "index/src/btree/retired.rs",
         find: "let found = self.take_out(&Meter::default(), ⟦&separator⟧, &mut self.budget()).await;",
-        replace: "&if level > 0 { separator.clone() } else { Separator { child: RemotePtr::NULL, ..separator.clone() } }",
+        replace: "&match level {
+                0 => Separator { child: RemotePtr::NULL, ..separator.clone() },
+                _ => separator.clone(),
+            }",
     },
     Patch {
         name: "a leaf of CHIME waits for no flush",

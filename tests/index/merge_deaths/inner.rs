@@ -49,6 +49,20 @@ fn a_merged_inner_node_is_not_used_again_while_its_parent_leads_there() {
     }
 }
 
+impl Site {
+    /// Asserts that the tree is intact. Yields how many bytes parents lead to that are no node.
+    fn led_to(&self) -> u64 {
+        let led_to = Rc::new(Cell::new(0));
+        let tells = Rc::clone(&led_to);
+        self.on(NEWCOMER, async move |index| {
+            let report = index.check(&CheckOptions::default()).await.unwrap();
+            assert!(report.is_intact(), "{:?}", report.violations);
+            tells.set(report.memory.expect("the servers say what they have handed out").led_to_bytes);
+        });
+        led_to.get()
+    }
+}
+
 /// Yields whether a node was linked that was merged, and whether the client was still at work after so many ns.
 fn play(leaves: &'static Leaves, seed: u64, ns: u64) -> (bool, bool) {
     let site = Site::new(leaves, seed);
@@ -66,13 +80,7 @@ fn play(leaves: &'static Leaves, seed: u64, ns: u64) -> (bool, bool) {
     }
     let is_late = site.parties[VICTIM].0.clients_alive() > 0;
     site.rest(VICTIM);
-    let led_to = Rc::new(Cell::new(0));
-    let tells = Rc::clone(&led_to);
-    site.on(NEWCOMER, async move |index| {
-        let report = index.check(&CheckOptions::default()).await.unwrap();
-        assert!(report.is_intact(), "{:?}", report.violations);
-        tells.set(report.memory.expect("the servers say what they have handed out").led_to_bytes);
-    });
+    let led_to = site.led_to();
     // All at the other end of the tree: a split has retired nodes looked after, and the next ones use them again.
     for tens in [0..1, 1..2, 2..8] {
         site.flush();
@@ -81,7 +89,8 @@ fn play(leaves: &'static Leaves, seed: u64, ns: u64) -> (bool, bool) {
         site.linger(NEWCOMER);
         model.extend(more);
     }
+    site.led_to();
     site.sees(WITNESS, &model, &[220]);
     site.rest(WITNESS);
-    (is_late && led_to.get() == INNER_BYTES, acts)
+    (is_late && led_to == INNER_BYTES, acts)
 }

@@ -1,5 +1,5 @@
-//! Roots that come and go: what was a root is no node of the tree before another one is, and stays none, whatever becomes
-//! of the client that lowers it, and of one that has put it up.
+//! Roots that come and go: what was a root is no node of the tree before another one is, and stays none, whatever
+//! becomes of the client that lowers it, and of one that has put it up.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -42,7 +42,7 @@ fn inner() -> InnerLayout {
     geometry.layouts().unwrap().1
 }
 
-/// Whoever still has its address would put separators into a root that is alive, and out of the tree.
+/// A client that still has its address would put separators into a root that is alive, and out of the tree.
 #[test]
 fn what_was_a_root_looks_like_no_node() {
     let (inner, mut lowered) = (inner(), 0);
@@ -78,6 +78,7 @@ fn a_lower_root_costs_no_detour() {
         let left = 9;
         assert!((LOWER.prepare)(&site).contains_key(&left));
         LOWER.act(&site, u64::MAX);
+        site.linger(VICTIM);
         let get = |node: usize| {
             let index = &site.parties[node].1;
             let round_trips = || index.stats().kind(OpKind::Get).round_trips;

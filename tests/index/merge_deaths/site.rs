@@ -1,5 +1,5 @@
-//! A simulated cluster with a tree that is made by hand, of which one node is struck and others live on. It does not know
-//! what the victim is doing.
+//! A simulated cluster with a tree that is made by hand, of which one node is struck and others live on. It does not
+//! know what the victim is doing.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
