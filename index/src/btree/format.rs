@@ -130,14 +130,11 @@ impl<A: BTree, V: Verbs> Local<A, V> {
         level: u8,
         node: RemotePtr,
     ) -> Result<(Held<V>, Buf), AccessError> {
-        let mut held = match level {
+        let held = match level {
             0 => self.acquire_leaf(meter, node).await?,
             _ => self.locks.acquire(meter, node).await?,
         };
-        let bytes = self.node_bytes(level);
-        let buf = self.verbs.lease(bytes);
-        let read = held.lock_and_read(meter, buf, bytes, self.chains().fused).await?;
-        Ok((held, read.into_buf()))
+        Ok(self.read_with_lock(meter, held, self.node_bytes(level), self.chains().fused).await?)
     }
 
     /// Locks and reads a whole node, if its lock is free: for a client that holds another one.
@@ -151,11 +148,9 @@ impl<A: BTree, V: Verbs> Local<A, V> {
             Some(at) => self.locks.try_acquire_embedded(node, node.add(at as u64)).await?,
             None => self.locks.try_acquire(node).await?,
         };
-        let Some(mut held) = held else { return Ok(None) };
-        let bytes = self.node_bytes(level);
-        let buf = self.verbs.lease(bytes);
-        match held.lock_and_read(meter, buf, bytes, self.chains().fused).await {
-            Ok(read) => Ok(Some((held, read.into_buf()))),
+        let Some(held) = held else { return Ok(None) };
+        match self.read_with_lock(meter, held, self.node_bytes(level), self.chains().fused).await {
+            Ok(locked) => Ok(Some(locked)),
             Err(LockError::Contended { .. }) => Ok(None),
             Err(error) => Err(error.into()),
         }

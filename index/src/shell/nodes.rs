@@ -1,7 +1,7 @@
 //! Nodes on the fabric, for all algorithms: READs that are posted again, locks, and nodes that are new. It does not
 //! know what is in a node.
 
-use farwood_lock::Held;
+use farwood_lock::{Held, LockError};
 use farwood_runtime::alloc::AllocError;
 use farwood_runtime::{Buf, Chain, Completion, Meter, RemotePtr, ServerId, Verbs};
 use smallvec::SmallVec;
@@ -151,7 +151,21 @@ impl<A: Algorithm, V: Verbs> Local<A, V> {
         bytes: usize,
         fused: bool,
     ) -> Result<(Held<V>, Buf), AccessError> {
-        let mut held = self.locks.acquire(meter, node).await?;
+        let held = self.locks.acquire(meter, node).await?;
+        Ok(self.read_with_lock(meter, held, bytes, fused).await?)
+    }
+
+    /// Locks and reads a node whose local lock is held, as [`Local::lock_and_read`] does.
+    ///
+    /// # Errors
+    /// If the lock does not come free, or the fabric fails for good.
+    pub(crate) async fn read_with_lock(
+        &self,
+        meter: &Meter,
+        mut held: Held<V>,
+        bytes: usize,
+        fused: bool,
+    ) -> Result<(Held<V>, Buf), LockError> {
         let buf = self.verbs.lease(bytes);
         let read = held.lock_and_read(meter, buf, bytes, fused).await?;
         Ok((held, read.into_buf()))
