@@ -111,6 +111,7 @@ mod config;
 mod descend;
 mod divide;
 mod freed;
+mod lead_on;
 mod leaf_plan;
 mod lookup;
 mod merge;
@@ -236,6 +237,7 @@ impl Algorithm for DolphinAlgorithm {
             "dolphin.leaf.whole",
             "dolphin.node.grown",
             "dolphin.node.moved",
+            "dolphin.node.needless",
             "dolphin.node.new",
             "dolphin.put.inserts",
             "dolphin.read.locked",
