@@ -27,42 +27,42 @@ const LOCK_WAIT_MAX: Duration = Duration::from_secs(1);
 /// Keys of the tree in the end, all of which survivors write.
 const KEYS: u64 = 24;
 /// The nodes: who dies, who has the addresses of before the merge, who has none.
-const VICTIM: usize = 0;
-const WITNESS: usize = 1;
-const NEWCOMER: usize = 2;
+pub(super) const VICTIM: usize = 0;
+pub(super) const WITNESS: usize = 1;
+pub(super) const NEWCOMER: usize = 2;
 /// One more, which does nothing but count the time, in steps of this many ns.
 const CLOCK: u16 = 3;
-const TICK_NS: u64 = 300;
+pub(super) const TICK_NS: u64 = 300;
 /// Beyond the pauses of a janitor in ns that puts a separator in, or merges a leaf.
 const JANITOR_NS: u64 = 1_500_000;
 /// Beyond the time in ns from when a chain is posted until its fault is drawn, and below a rough round trip.
 const STRIKE_NS: u64 = 4_000;
 
 /// Numbers of keys, and of the values that they have.
-type Model = BTreeMap<u64, u64>;
+pub(super) type Model = BTreeMap<u64, u64>;
 
 /// Leaves, and keys with which they are split and merged. Those of B+trees have four slots, each of several lines, as
 /// have inner nodes.
-struct Leaves {
-    spec: fn() -> IndexSpec,
+pub(super) struct Leaves {
+    pub(super) spec: fn() -> IndexSpec,
     /// Keys that are removed before one more has two leaves merged: part by part, since leaves may be merged between.
-    removed: &'static [&'static [u64]],
+    pub(super) removed: &'static [&'static [u64]],
     /// The key that is removed then.
-    merging: u64,
+    pub(super) merging: u64,
     /// Keys that are removed, again part by part, before one more has the leaves of the second inner node merged, then
     /// both inner nodes, and in the end all.
-    emptied_but: &'static [&'static [u64]],
-    lowering: u64,
+    pub(super) emptied_but: &'static [&'static [u64]],
+    pub(super) lowering: u64,
     /// Numbers of pairs that fill the merged leaf, until a put of 4 splits it.
-    more: &'static [(u64, u64)],
+    pub(super) more: &'static [(u64, u64)],
     /// A key whose leaf's memory is used again then, for a leaf that has it, too.
-    moved: u64,
+    pub(super) moved: u64,
     /// Keys behind tens, and then one more that splits a leaf; and one in its second half.
-    amid: (&'static [u64], u64, u64),
+    pub(super) amid: (&'static [u64], u64, u64),
     /// Keys whose removal has the second half merged, the last of which leaves a leaf empty.
-    emptied: [u64; 3],
+    pub(super) emptied: [u64; 3],
     /// True if memory is used again only when caches were emptied.
-    is_flushed: bool,
+    pub(super) is_flushed: bool,
 }
 
 /// Of 16 keys, in five leaves below two inner nodes, 9, 12 and 13 are left.
@@ -101,7 +101,7 @@ const CHIME: Leaves = Leaves {
 const INDIRECT: Leaves = Leaves { spec: || chime_of(true), ..CHIME };
 
 /// Leaves of eight slots: keys below 8, and those behind.
-const DOLPHIN: Leaves = Leaves {
+pub(super) const DOLPHIN: Leaves = Leaves {
     spec: || {
         let (types, leaf_bytes) = (dolphin::Types::Tiny, 704);
         let geometry = dolphin::Geometry { max_key: 8, max_value: 40, leaf_bytes, types };
@@ -136,7 +136,7 @@ fn value(n: u64) -> Vec<u8> {
 
 /// A blow to the victim.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Blow {
+pub(super) enum Blow {
     /// Its shard stops; what it has sent arrives, or not.
     Stop,
     /// It stops at its next verb: before it, behind it, or within a WRITE.
@@ -148,14 +148,14 @@ enum Blow {
 }
 
 /// A simulated cluster of three compute nodes with a tree, and a handle to that on each.
-struct Site {
+pub(super) struct Site {
     leaves: &'static Leaves,
     sim: Simulation,
-    parties: Vec<(SimShard, AnyIndex<TestShard>)>,
+    pub(super) parties: Vec<(SimShard, AnyIndex<TestShard>)>,
 }
 
 impl Site {
-    fn new(leaves: &'static Leaves, seed: u64) -> Self {
+    pub(super) fn new(leaves: &'static Leaves, seed: u64) -> Self {
         let config = SimConfig {
             seed,
             reordering: ROUGH,
@@ -184,13 +184,17 @@ impl Site {
     }
 
     /// Runs a client on a node to its end.
-    fn on<F: Future<Output = ()> + 'static>(&self, node: usize, work: impl FnOnce(AnyIndex<TestShard>) -> F) {
+    pub(super) fn on<F: Future<Output = ()> + 'static>(
+        &self,
+        node: usize,
+        work: impl FnOnce(AnyIndex<TestShard>) -> F,
+    ) {
         let (shard, index) = &self.parties[node];
         self.sim.block_on(shard, self.sim.now() + LATE_NS, work(index.clone())).unwrap();
     }
 
     /// Runs a node until nothing is left to do there.
-    fn rest(&self, node: usize) {
+    pub(super) fn rest(&self, node: usize) {
         let (shard, index) = &self.parties[node];
         let is_idle =
             || shard.clients_alive() == 0 && shard.chains_in_flight() == 0 && index.locks_in_use() == 0;
@@ -198,14 +202,14 @@ impl Site {
     }
 
     /// Lets the janitor of a node come to its end, pauses included.
-    fn linger(&self, node: usize) {
+    pub(super) fn linger(&self, node: usize) {
         let shard = &self.parties[node].0;
         self.sim.block_on(shard, self.sim.now() + LATE_NS, shard.pause(JANITOR_NS)).unwrap();
         self.rest(node);
     }
 
     /// Lets epochs move on, and janitors come to their ends; where it matters, caches are emptied.
-    fn pass_epochs(&self) {
+    pub(super) fn pass_epochs(&self) {
         let control = self.sim.node(NEWCOMER as u16).control();
         let now = self.parties[NEWCOMER].0.pins().retired_now();
         // Some of the messages do not come through.
@@ -222,7 +226,7 @@ impl Site {
     }
 
     /// Strikes the victim. One that stands still goes on later; with the other blows it has come to rest.
-    fn strike(&self, blow: Blow) {
+    pub(super) fn strike(&self, blow: Blow) {
         let (shard, _) = &self.parties[VICTIM];
         let rule = |fault, one_in, most| self.sim.set_faults(&[Rule { fault, one_in, most }]);
         match blow {
@@ -246,7 +250,7 @@ impl Site {
     }
 
     /// Puts pairs, and then removes keys.
-    fn write(&self, node: usize, pairs: Model, removed: impl IntoIterator<Item = u64> + 'static) {
+    pub(super) fn write(&self, node: usize, pairs: Model, removed: impl IntoIterator<Item = u64> + 'static) {
         self.on(node, async move |index| {
             for (n, number) in pairs {
                 index.put(&key(n), &value(number)).await.unwrap();
@@ -259,7 +263,7 @@ impl Site {
 
     /// Asserts that a node finds these pairs, each alone and in a scan, and no others; nothing is said of the `unsure`
     /// keys.
-    fn sees(&self, node: usize, model: &Model, unsure: &[u64]) {
+    pub(super) fn sees(&self, node: usize, model: &Model, unsure: &[u64]) {
         let (model, unsure) = (model.clone(), unsure.to_vec());
         self.on(node, async move |index| {
             let is_sure = |n: &u64| !unsure.contains(n);
@@ -277,7 +281,7 @@ impl Site {
     }
 
     /// Asserts that the tree is intact and holds `model`, for a check.
-    fn holds(&self, node: usize, model: &Model) {
+    pub(super) fn holds(&self, node: usize, model: &Model) {
         let (model, victim) = (model.clone(), &self.parties[VICTIM].0);
         let dead = victim.is_dead().then(|| victim.node_id()).into_iter().collect();
         self.on(node, async move |index| {
@@ -294,7 +298,7 @@ impl Site {
 
     /// Lets the others live on: what one has written, the other one finds. The victim was about to write the key
     /// `unsure`, and may still do so if it `goes_on`.
-    fn live_on(&self, [first, second]: [usize; 2], mut model: Model, unsure: u64, goes_on: bool) {
+    pub(super) fn live_on(&self, [first, second]: [usize; 2], mut model: Model, unsure: u64, goes_on: bool) {
         self.sees(first, &model, &[unsure]);
         model.insert(unsure, 99);
         model.iter_mut().for_each(|(n, number)| *number = 100 + n);
@@ -335,27 +339,30 @@ impl Site {
 }
 
 /// Something that the victim does, and that others find half done.
-struct Scene {
-    kinds: &'static [&'static Leaves],
+pub(super) struct Scene {
+    pub(super) kinds: &'static [&'static Leaves],
     /// Makes the tree, and yields its pairs: the next write is the one.
-    prepare: fn(&Site) -> Model,
+    pub(super) prepare: fn(&Site) -> Model,
     /// The key that is written, and whether it is put; else it is removed.
-    unsure: fn(&Leaves) -> u64,
-    is_put: bool,
+    pub(super) unsure: fn(&Leaves) -> u64,
+    pub(super) is_put: bool,
     /// Tells from the victim's books before and after whether it was what it should be.
-    is_it: fn(&Books, &Books) -> bool,
+    pub(super) is_it: fn(&Books, &Books) -> bool,
     /// True if nothing is left of the tree but a leaf.
-    lowers: bool,
+    pub(super) lowers: bool,
+    /// Looks at what is left after survivors have lived on.
+    pub(super) afterwards: fn(&Site),
 }
 
 /// A remove merges two leaves. The witness has their addresses.
-const MERGE: Scene = Scene {
+pub(super) const MERGE: Scene = Scene {
     kinds: &ALL,
     prepare: prepare_merge,
     unsure: |leaves| leaves.merging,
     is_put: false,
     is_it: |before, after| after.retired_bytes > before.retired_bytes,
     lowers: false,
+    afterwards: |_| {},
 };
 
 /// A put of 4 splits a full leaf: its second half goes where another one was before. The witness has not been there
@@ -367,16 +374,18 @@ const SPLIT_AGAIN: Scene = Scene {
     is_put: true,
     is_it: |before, after| after.reused_bytes > before.reused_bytes,
     lowers: false,
+    afterwards: |_| {},
 };
 
 /// A put of 16 splits a full leaf: its second half goes where nothing was before.
-const SPLIT: Scene = Scene {
+pub(super) const SPLIT: Scene = Scene {
     kinds: &ALL,
     prepare: prepare_split,
     unsure: |_| 16,
     is_put: true,
     is_it: |before, after| after.used_bytes > before.used_bytes && after.reused_bytes == 0,
     lowers: false,
+    afterwards: |_| {},
 };
 
 /// A put splits a full leaf: its second half goes where nothing was before. It is neither the first below its parent,
@@ -388,6 +397,7 @@ const SPLIT_AMID: Scene = Scene {
     is_put: true,
     is_it: |before, after| after.used_bytes > before.used_bytes && after.reused_bytes == 0,
     lowers: false,
+    afterwards: |_| {},
 };
 
 /// A remove merges all nodes of the tree, but for a leaf. The witness has their addresses.
@@ -398,6 +408,7 @@ const LOWER: Scene = Scene {
     is_put: false,
     is_it: |before, after| after.retired_bytes > before.retired_bytes,
     lowers: true,
+    afterwards: |_| {},
 };
 
 fn prepare_lower(site: &Site) -> Model {
@@ -414,7 +425,7 @@ fn prepare_split_amid(site: &Site) -> Model {
     model
 }
 
-fn prepare_split(site: &Site) -> Model {
+pub(super) fn prepare_split(site: &Site) -> Model {
     let model: Model = (0..16).map(|n| (n, n)).collect();
     site.write(VICTIM, model.clone(), []);
     site.sees(WITNESS, &model, &[]);
@@ -422,7 +433,7 @@ fn prepare_split(site: &Site) -> Model {
     model
 }
 
-fn prepare_merge(site: &Site) -> Model {
+pub(super) fn prepare_merge(site: &Site) -> Model {
     remove_all(site, site.leaves.removed)
 }
 
@@ -459,7 +470,7 @@ fn prepare_split_again(site: &Site) -> Model {
 
 impl Scene {
     /// Has it all done without a fault: leaves are merged in it, or memory is used again.
-    fn rehearse(&self, leaves: &'static Leaves) {
+    pub(super) fn rehearse(&self, leaves: &'static Leaves) {
         let (site, unsure) = (Site::new(leaves, 0), (self.unsure)(leaves));
         let mut model = (self.prepare)(&site);
         let index = site.parties[VICTIM].1.clone();
@@ -481,7 +492,7 @@ impl Scene {
     }
 
     /// Lets the victim act for so many ns; yields whether it still does.
-    fn act(&self, site: &Site, ns: u64) -> bool {
+    pub(super) fn act(&self, site: &Site, ns: u64) -> bool {
         let (shard, index) = site.parties[VICTIM].clone();
         let (is_put, n) = (self.is_put, (self.unsure)(site.leaves));
         drop(shard.spawn(async move {
@@ -521,12 +532,13 @@ impl Scene {
         site.strike(blow);
         let others = if seed.is_multiple_of(2) { [WITNESS, NEWCOMER] } else { [NEWCOMER, WITNESS] };
         site.live_on(others, model, (self.unsure)(leaves), blow == Blow::StandStill);
+        (self.afterwards)(&site);
         !acts
     }
 
     /// Plays it with blows at any time.
     #[track_caller]
-    fn play_all(&self, seeds: std::ops::Range<u64>, blow: Blow, step_ns: u64) {
+    pub(super) fn play_all(&self, seeds: std::ops::Range<u64>, blow: Blow, step_ns: u64) {
         for leaves in self.kinds {
             self.rehearse(leaves);
             for seed in seeds.clone() {
