@@ -10,6 +10,9 @@
 //!
 //! # Slots that lead wrong
 //!
+//! A merge makes all slots that lead to its leaf lead on (`lead_on.rs`). If its client dies before it does, or another
+//! one puts a separator in late, some are left; and there are copies.
+//!
 //! Memory that has been a leaf is memory of leaves for as long as there is the tree, so a slot or a copy of one may
 //! lead there for good: what it leads to is a leaf, and says for which keys. A slot may lead to a leaf that was merged,
 //! and when its memory is another leaf by now, to any leaf: one that begins behind the key, one far to the left of it,
