@@ -23,7 +23,7 @@ const MOVE: Scene = Scene { kinds: &[&FLUSHED], afterwards: is_small, ..SPLIT };
 
 /// Asserts that nothing is left but the root and a leaf once all keys were removed.
 fn is_small(site: &Site) {
-    // Somebody comes by what janitors that died have left.
+    // Clients come by what janitors that died have left.
     for node in [WITNESS, NEWCOMER, WITNESS] {
         for n in 0..24 {
             site.write(node, [(n, n)].into(), [n]);

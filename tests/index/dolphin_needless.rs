@@ -13,7 +13,7 @@ const KEYS: u64 = 3_000;
 /// Bytes of a leaf, of two slots.
 const LEAF_BYTES: u64 = 192;
 
-/// Times that somebody comes by, at most.
+/// Times that a client comes by, at most.
 const ROUNDS: u32 = 4;
 /// Longer than a leaf is left alone that could not be merged, in ns.
 const LEFT_ALONE_NS: u64 = 2_000_000;
@@ -30,7 +30,7 @@ fn ascending(n: u64) -> Key {
     key(n * 7)
 }
 
-/// How a tree is emptied.
+/// A way to empty a tree.
 #[derive(Clone, Copy, Debug)]
 struct Emptied {
     parties: Parties,
@@ -78,7 +78,7 @@ impl Emptied {
             assert!(full.inner_nodes > 80, "{full:?}");
             self.remove_all(&cluster).await;
             let mut empty = survey(&cluster).await;
-            // Merges that gave way to too many others are not made later: somebody has to come by.
+            // Merges that gave way to too many others are not made later: a client has to come by.
             for _ in 0..ROUNDS {
                 if empty.leaves > self.first_bytes {
                     self.come_by(&cluster).await;

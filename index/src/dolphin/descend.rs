@@ -64,11 +64,11 @@ pub(super) struct Inner {
     pub(super) position: usize,
     pub(super) class: u8,
     pub(super) slots: Slots,
-    /// What took its place, if it is out of the tree, or about to be.
+    /// The one that took its place, if it is out of the tree, or about to be.
     pub(super) successor: Option<Successor>,
 }
 
-/// What took the place of an inner node: the slot above is to lead there.
+/// A node or leaf that took the place of an inner node: the slot above is to lead there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Successor {
     /// An inner node of that type, with more room.
@@ -306,8 +306,8 @@ impl<V: Verbs> Tree<V> {
         Ok(self.types().node_bytes(at.class))
     }
 
-    /// Drops the copies that have led to an inner node in whose place is something else. The slot above leads to the old
-    /// one still, or a cached copy of it does.
+    /// Drops the copies that have led to an inner node in whose place is something else. The slot above leads to the
+    /// old one still, or a cached copy of it does.
     pub(super) fn forget_gone(&self, at: Unread) {
         tracing::debug!(name: "dolphin.node.moved", node = %at.node.ptr(), "something took an inner node's place");
         self.cache().invalidate(at.node.bits());

@@ -7,11 +7,11 @@
 //!   C is out of the tree                                                       lock P, WRITE slot: X, unlock
 //! ```
 //!
-//! From the first step on nobody changes C: a client that comes there under its lock sees the link, does the second
+//! From the first step on no client changes C: one that comes there under its lock sees the link, does the second
 //! step if that was not done, and goes on at P. Readers go on at X, which is what C's slots say for each key: so X may
 //! have been split or merged since, as with any slot. If the client dies between the two, the next one that comes by
-//! does the second step. If it dies before the link is written, C leads all keys to X, and is noticed by the next client
-//! that reads it.
+//! does the second step. If it dies before the link is written, C leads all keys to X, and is noticed by the next
+//! client that reads it.
 //!
 //! With one slot fewer P may be needless, too. The root never is: it stays, and the first leaf for each first byte.
 //!
@@ -41,8 +41,8 @@ impl<V: Verbs> Tree<V> {
     /// whether the heir has been merged meanwhile.
     ///
     /// ```text
-    ///   R into L     L has R's keys ································ slots of R: to L   READ L: freed   slots of L: to K
-    ///   L into K                        K has L's keys   slots of L: to K
+    ///   R into L     L has R's keys ······························ slots of R: to L   READ L: freed   slots of L: to K
+    ///   L into K                      K has L's keys   slots of L: to K
     /// ```
     pub(super) async fn lead_past_merged(
         &self,
@@ -90,8 +90,8 @@ impl<V: Verbs> Tree<V> {
         });
     }
 
-    /// Goes down on the way to `key`, has slots of the nodes there lead on, and takes out those nodes that are needless.
-    /// So many of the first key bytes were gone along just now, by READs of the nodes.
+    /// Goes down on the way to `key`, has slots of the nodes there lead on, and takes out those nodes that are
+    /// needless. Nodes on the way along so many first bytes of the key were read just now.
     async fn lead_way_on(
         &self,
         meter: &Meter,

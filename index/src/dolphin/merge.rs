@@ -14,7 +14,8 @@
 //! 2. L is written whole under its own lock, with its intent, as by other writes. Before that has come to its end R
 //!    stays frozen, whatever becomes of this client; if it has, R's keys are L's.
 //! 3. From then on clients that come to R find L there. Slots that lead to R lead to L instead, and inner nodes go that
-//!    are needless then: `lead_on.rs`. Slots that are left, or come late, lead there until a client comes by: `freed.rs`.
+//!    are needless then: `lead_on.rs`. Slots that are left, or come late, lead there until a client comes by:
+//!    `freed.rs`.
 //!
 //! A READ of R whose first line came before 1 has what R had then, or until then, and nothing was in L of it. A scan
 //! that has read L before 2 and R after 1 looks for the key at which R begins, and finds it in L; one that has read L

@@ -113,8 +113,8 @@ fn is_before(prefix: &[u8], symbol: Symbol, low: &[u8]) -> bool {
 ///                                               3   end -> left   c -> right
 /// ```
 ///
-/// So there are nodes on two ways to be changed: to `key`, and to `high`, where the ends of prefixes led to the left. So
-/// may slots there for keys in between, at which leaves began that were merged.
+/// So there are nodes on two ways to be changed: to `key`, and to `high`, where the ends of prefixes led to the left.
+/// So may slots there for keys in between, at which leaves began that were merged.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Separator {
     pub(super) left: Child,
@@ -427,8 +427,8 @@ mod tests {
             high.into_iter().for_each(|high| self.lead_way_on(&high, &lead));
         }
 
-        /// Asserts that there are nodes on the ways to where leaves begin, and no others, nor a slot that leads to a leaf
-        /// that was merged.
+        /// Asserts that there are nodes on the ways to where leaves begin, and no others, nor a slot that leads to a
+        /// leaf that was merged.
         fn has_no_more_than_needed(&self) {
             let needed: BTreeSet<Bytes> = self
                 .live()
@@ -554,8 +554,8 @@ mod tests {
         }
     }
 
-    /// Leaves are split and merged in any order, and the nodes above follow: each key is led to its leaf at once, and the
-    /// nodes that there are are needed. In the end all leaves are merged into the first, and the root alone is left.
+    /// Leaves are split and merged in any order, and the nodes above follow: each key is led to its leaf at once, and
+    /// the nodes that there are are needed. In the end all leaves are merged into the first, and the root alone is left.
     #[test]
     fn nodes_go_that_merges_leave_needless() {
         for (bytes, seed) in [(&[0, 5, 255][..], 1), (&[0, 5], 2)] {

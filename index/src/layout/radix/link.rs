@@ -51,10 +51,10 @@ pub enum Link {
     /// A leaf in memory of another one that was removed or moved. It may not be in the tree yet: only a slot that leads
     /// there now tells that it is. Its link becomes live as soon as it is.
     New,
-    /// A leaf that another leaf replaces: the same key, another value. Or an inner node (Dolphin's), with another one, or
-    /// a leaf, in its place.
+    /// A leaf that another leaf replaces: the same key, another value. Or an inner node (Dolphin's), with another one,
+    /// or a leaf, in its place.
     Moved {
-        /// What took its place.
+        /// The node or leaf that took its place.
         to: Child,
         /// The size class of the new leaf, or the type of the new inner node; of what took an inner node's place
         /// [`Link::LEAF`] if that is a leaf.
