@@ -555,7 +555,7 @@ mod tests {
     }
 
     /// Leaves are split and merged in any order, and the nodes above follow: each key is led to its leaf at once, and
-    /// the nodes that there are are needed. In the end all leaves are merged into the first, and the root alone is left.
+    /// all nodes are needed. In the end all leaves are merged into the first, and the root alone is left.
     #[test]
     fn nodes_go_that_merges_leave_needless() {
         for (bytes, seed) in [(&[0, 5, 255][..], 1), (&[0, 5], 2)] {
