@@ -6,12 +6,15 @@
 //!   R takes R2 in, L takes R in:  b -> R, which is freed, and End, 8 -> L
 //!   a leaf of others' keys is split into R's memory: b -> R'
 //! ```
+//!
+//! The slot for b is put back by hand: a janitor that dies before it makes it lead on leaves it so.
 
 use farwood::dolphin::{Geometry, Options, Types};
-use farwood::runtime::{Meter, RemotePtr};
+use farwood::index::layout::radix::{InnerView, NodeTypes, Slot, Symbol, slot_at};
+use farwood::runtime::{Chain, Meter, RemotePtr};
 use farwood::{CheckOptions, IndexSpec, OpKind, RangeIndex, Verbs};
 
-use crate::kit::{Parties, TestCluster, TestShard, with_parties};
+use crate::kit::{NAME, Parties, TestCluster, TestShard, with_parties};
 
 /// Leaves of eight slots.
 const PAIRS: usize = 8;
@@ -51,6 +54,22 @@ async fn leaves(cluster: &TestCluster) -> u64 {
     report.survey.leaves
 }
 
+/// Finds the slot for a path, and where it is.
+async fn slot_for(shard: &TestShard, path: &[u8]) -> (RemotePtr, Slot) {
+    let read = async |at, bytes| shard.read(&Meter::default(), at, bytes).await.unwrap().into_buf();
+    let root_word = shard.control().open(NAME).await.unwrap().root;
+    let mut slot = Slot::from_bits(u64::from_le_bytes(read(root_word, 8).await[..8].try_into().unwrap()));
+    let mut at = root_word;
+    for byte in path {
+        let node = slot.child().unwrap().ptr();
+        let image = read(node, NodeTypes::TINY.node_bytes(slot.class())).await;
+        let mut slots = InnerView::new(&image, &NodeTypes::TINY).unwrap().claimed();
+        let (index, found) = slots.find(|(_, slot)| slot.is_of(Symbol::Byte(*byte))).unwrap();
+        (at, slot) = (node.add(slot_at(index)), found);
+    }
+    (at, slot)
+}
+
 /// Has a slot for "kb" lead to a freed leaf whose memory may be used again.
 async fn merge(cluster: &TestCluster) {
     let (index, keys) = (&cluster.index, keys());
@@ -58,15 +77,23 @@ async fn merge(cluster: &TestCluster) {
     index.bulk_load(pairs, 1.0).await.unwrap();
     let full = leaves(cluster).await;
     assert_eq!(full, (keys.len() / PAIRS) as u64);
+    let right = slot_for(&cluster.shard, b"ka8").await.1.child().unwrap();
     remove(cluster, ["kb1", "kb2", "kb3", "kb4", "kb5", "kb6", "kb7"]).await;
     remove(cluster, ["ka9", "kaa", "kab", "kac", "kad", "kae"]).await;
     assert_eq!(leaves(cluster).await, full - 1, "R has taken R2 in");
     remove(cluster, ["kaf"]).await;
     remove(cluster, ["ka1", "ka2", "ka3", "ka4", "ka5", "ka6"]).await;
     assert_eq!(leaves(cluster).await, full - 2, "L has taken R in");
-    let since = cluster.shard.pins().retired_now();
-    while !cluster.shard.pins().is_over(since) {
-        cluster.shard.control().want_epoch();
+    let (at, slot) = slot_for(&cluster.shard, b"kb").await;
+    assert_eq!(slot.child(), slot_for(&cluster.shard, b"ka").await.1.child(), "it leads to L");
+    let mut chain = Chain::new(at.server());
+    chain.write_word(at, Slot::leaf(Symbol::Byte(b'b'), right, slot.class()).bits());
+    cluster.shard.submit(&Meter::default(), chain).await.unwrap();
+    let (pins, control) = (cluster.shard.pins(), cluster.shard.control());
+    let since = pins.retired_now();
+    // No copy says otherwise.
+    while pins.flushed_since(since).is_none_or(|since| !pins.is_over(since)) {
+        control.want_flush(since);
         cluster.shard.pause(1_000).await;
     }
 }
@@ -115,7 +142,7 @@ fn leaves_of_another_first_byte_are_not_gone_through() {
         }
         assert_eq!(leaves(&cluster).await, full - 1);
         let trips = get(&cluster).await;
-        assert!(trips < 14, "{trips} round trips");
+        assert!(trips < 18, "{trips} round trips");
         cluster.finish().await;
     });
 }

@@ -18,31 +18,34 @@ use farwood::runtime::sim::{Fault, Rule};
 use farwood::runtime::{ClientPool, Verbs};
 use farwood::{CheckOptions, RangeIndex};
 
-use self::site::*;
+pub(crate) use self::site::*;
 use crate::kit::key;
 
 /// Something that the victim does, and that others find half done.
-struct Scene {
-    kinds: &'static [&'static Leaves],
+pub(crate) struct Scene {
+    pub(crate) kinds: &'static [&'static Leaves],
     /// Makes the tree, and yields its pairs: the next write is the one.
-    prepare: fn(&Site) -> Model,
+    pub(crate) prepare: fn(&Site) -> Model,
     /// The key that is written, and whether it is put; else it is removed.
-    unsure: fn(&Leaves) -> u64,
-    is_put: bool,
+    pub(crate) unsure: fn(&Leaves) -> u64,
+    pub(crate) is_put: bool,
     /// Tells from the victim's books before and after whether it was what it should be.
-    is_it: fn(&Books, &Books) -> bool,
+    pub(crate) is_it: fn(&Books, &Books) -> bool,
     /// True if nothing is left of the tree but a leaf.
-    lowers: bool,
+    pub(crate) lowers: bool,
+    /// Looks at what is left after survivors have lived on.
+    pub(crate) afterwards: fn(&Site),
 }
 
 /// A remove merges two leaves. The witness has their addresses.
-const MERGE: Scene = Scene {
+pub(crate) const MERGE: Scene = Scene {
     kinds: &ALL,
     prepare: prepare_merge,
     unsure: |leaves| leaves.merging,
     is_put: false,
     is_it: |before, after| after.retired_bytes > before.retired_bytes,
     lowers: false,
+    afterwards: |_| {},
 };
 
 /// A put of 4 splits a full leaf: its second half goes where another one was before. The witness has not been there
@@ -54,16 +57,18 @@ const SPLIT_AGAIN: Scene = Scene {
     is_put: true,
     is_it: |before, after| after.reused_bytes > before.reused_bytes,
     lowers: false,
+    afterwards: |_| {},
 };
 
 /// A put of 16 splits a full leaf: its second half goes where nothing was before.
-const SPLIT: Scene = Scene {
+pub(crate) const SPLIT: Scene = Scene {
     kinds: &ALL,
     prepare: prepare_split,
     unsure: |_| 16,
     is_put: true,
     is_it: |before, after| after.used_bytes > before.used_bytes && after.reused_bytes == 0,
     lowers: false,
+    afterwards: |_| {},
 };
 
 /// A put splits a full leaf: its second half goes where nothing was before. It is neither the first below its parent,
@@ -75,6 +80,7 @@ const SPLIT_AMID: Scene = Scene {
     is_put: true,
     is_it: |before, after| after.used_bytes > before.used_bytes && after.reused_bytes == 0,
     lowers: false,
+    afterwards: |_| {},
 };
 
 /// A remove merges all nodes of the tree, but for a leaf. The witness has their addresses.
@@ -85,6 +91,7 @@ const LOWER: Scene = Scene {
     is_put: false,
     is_it: |before, after| after.retired_bytes > before.retired_bytes,
     lowers: true,
+    afterwards: |_| {},
 };
 
 fn prepare_lower(site: &Site) -> Model {
@@ -101,7 +108,7 @@ fn prepare_split_amid(site: &Site) -> Model {
     model
 }
 
-fn prepare_split(site: &Site) -> Model {
+pub(crate) fn prepare_split(site: &Site) -> Model {
     let model: Model = (0..16).map(|n| (n, n)).collect();
     site.write(VICTIM, model.clone(), []);
     site.sees(WITNESS, &model, &[]);
@@ -109,7 +116,7 @@ fn prepare_split(site: &Site) -> Model {
     model
 }
 
-fn prepare_merge(site: &Site) -> Model {
+pub(crate) fn prepare_merge(site: &Site) -> Model {
     remove_all(site, site.leaves.removed)
 }
 
@@ -146,7 +153,7 @@ fn prepare_split_again(site: &Site) -> Model {
 
 impl Scene {
     /// Has it all done without a fault: leaves are merged in it, or memory is used again.
-    fn rehearse(&self, leaves: &'static Leaves) {
+    pub(crate) fn rehearse(&self, leaves: &'static Leaves) {
         let (site, unsure) = (Site::new(leaves, 0), (self.unsure)(leaves));
         let mut model = (self.prepare)(&site);
         let index = site.parties[VICTIM].1.clone();
@@ -172,7 +179,7 @@ impl Scene {
     }
 
     /// Lets the victim act for so many ns; yields whether it still does.
-    fn act(&self, site: &Site, ns: u64) -> bool {
+    pub(crate) fn act(&self, site: &Site, ns: u64) -> bool {
         let (shard, index) = site.parties[VICTIM].clone();
         let (is_put, n) = (self.is_put, (self.unsure)(site.leaves));
         drop(shard.spawn(async move {
@@ -212,12 +219,13 @@ impl Scene {
         site.strike(blow);
         let others = if seed.is_multiple_of(2) { [WITNESS, NEWCOMER] } else { [NEWCOMER, WITNESS] };
         site.live_on(others, model, (self.unsure)(leaves), blow == Blow::StandStill);
+        (self.afterwards)(&site);
         !acts
     }
 
     /// Plays it with blows at any time.
     #[track_caller]
-    fn play_all(&self, seeds: std::ops::Range<u64>, blow: Blow, step_ns: u64) {
+    pub(crate) fn play_all(&self, seeds: std::ops::Range<u64>, blow: Blow, step_ns: u64) {
         for leaves in self.kinds {
             self.rehearse(leaves);
             for seed in seeds.clone() {

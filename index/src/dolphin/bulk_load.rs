@@ -196,7 +196,7 @@ impl<V: Verbs> Loader<'_, V> {
 
     fn note(&mut self, at: Unread, position: usize, slots: &[Slot]) {
         let (class, slots) = (at.class, slots.iter().copied().collect());
-        self.inner.push((at, Inner { position, class, slots, moved: None }));
+        self.inner.push((at, Inner { position, class, slots, successor: None }));
     }
 }
 

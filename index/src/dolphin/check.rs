@@ -12,7 +12,7 @@ use farwood_lock::shared::LockWords;
 use farwood_runtime::{Buf, Meter, RemotePtr, Verbs};
 
 use super::Tree;
-use super::descend::{Inner, Unread};
+use super::descend::{Inner, Successor, Unread};
 use super::leaf_plan::{Old, pairs_of, share_prefix};
 use super::merge::is_gone;
 use super::root::{begin_of, end_of};
@@ -158,9 +158,14 @@ impl<V: Verbs> Walk<'_, V> {
         while let Some((at, path, from)) = ahead.pop() {
             let Some(inner) = self.inner_node(at, from).await? else { continue };
             let ptr = at.node.ptr();
-            if let Some((node, class)) = inner.moved {
+            if let Some(successor) = inner.successor {
                 self.report.unfinished.push(ptr);
-                ahead.push((Unread { node, class, ..at }, path, ptr));
+                match successor {
+                    Successor::Node(node, class) => ahead.push((Unread { node, class, ..at }, path, ptr)),
+                    Successor::Leaf(leaf) => {
+                        families.entry(Symbol::of(&path, 0)).or_default().push((path, leaf, ptr));
+                    }
+                }
                 continue;
             }
             self.report.survey.inner_nodes += 1;

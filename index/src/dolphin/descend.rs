@@ -4,7 +4,7 @@ use farwood_runtime::{Buf, Meter, Verbs};
 use smallvec::SmallVec;
 
 use super::Tree;
-use super::separators::{Separator, Slots, covering, last};
+use super::separators::{Separator, Slots, covering, last, leaf_slot, only_leaf};
 use crate::error::AccessError;
 use crate::layout::Rejection;
 use crate::layout::radix::{Child, InnerView, Link, Slot, Symbol};
@@ -64,8 +64,44 @@ pub(super) struct Inner {
     pub(super) position: usize,
     pub(super) class: u8,
     pub(super) slots: Slots,
-    /// The node that took its place, with its type.
-    pub(super) moved: Option<(Child, u8)>,
+    /// The one that took its place, if it is out of the tree, or about to be.
+    pub(super) successor: Option<Successor>,
+}
+
+/// A node or leaf that took the place of an inner node: the slot above is to lead there.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Successor {
+    /// An inner node of that type, with more room.
+    Node(Child, u8),
+    /// The only leaf that it led to: it was needless.
+    Leaf(Child),
+}
+
+impl Successor {
+    /// Reads a node's link; none if it is in the tree.
+    fn of(link: Link) -> Option<Self> {
+        match link {
+            Link::Moved { to, class: Link::LEAF } => Some(Successor::Leaf(to)),
+            Link::Moved { to, class } => Some(Successor::Node(to, class)),
+            _ => None,
+        }
+    }
+
+    /// Yields the link of the node whose place it took.
+    pub(super) fn link(self) -> Link {
+        match self {
+            Successor::Node(to, class) => Link::Moved { to, class },
+            Successor::Leaf(to) => Link::Moved { to, class: Link::LEAF },
+        }
+    }
+
+    /// Yields the slot of a symbol that leads there.
+    pub(super) fn slot(self, symbol: Symbol) -> Slot {
+        match self {
+            Successor::Node(node, class) => Slot::inner(symbol, node, class),
+            Successor::Leaf(leaf) => leaf_slot(symbol, leaf),
+        }
+    }
 }
 
 impl Inner {
@@ -76,8 +112,13 @@ impl Inner {
     pub(super) fn parse<V: Verbs>(tree: &Tree<V>, image: &[u8]) -> Result<Self, Rejection> {
         let view = InnerView::new(image, tree.types())?;
         let slots = view.claimed().map(|(_, slot)| slot).collect();
-        let moved = if let Link::Moved { to, class } = view.link { Some((to, class)) } else { None };
-        Ok(Inner { position: view.header.position(), class: view.header.node_type, slots, moved })
+        let (header, successor) = (view.header, Successor::of(view.link));
+        Ok(Inner { position: header.position(), class: header.node_type, slots, successor })
+    }
+
+    /// Yields the leaf that can take its place, if it is needless.
+    pub(super) fn only_leaf(&self) -> Option<Successor> {
+        only_leaf(&self.slots, self.position).map(Successor::Leaf)
     }
 }
 
@@ -135,13 +176,23 @@ impl<V: Verbs> Tree<V> {
         let (is_fresh, mut is_above_read) = (!is_before, false);
         loop {
             let inner = self.read_and_cache(meter, at, budget).await?;
-            if let Some((node, class)) = inner.moved {
+            if let Some(successor) = inner.successor {
                 budget.spend(meter, at.node.ptr(), None)?;
                 if is_above_read {
-                    self.suspect_move(at, (node, class));
+                    self.suspect_gone(at, successor);
                 }
-                at = self.after_move(at, node, class);
+                self.forget_gone(at);
+                match successor {
+                    Successor::Node(node, class) => at = Unread { node, class, ..at },
+                    Successor::Leaf(leaf) => {
+                        let (holder, is_fresh) = (at.node, is_fresh && is_above_read);
+                        return Ok(Located::Leaf(Place { leaf, holder, is_fresh, over: None }));
+                    }
+                }
                 continue;
+            }
+            if !is_before && inner.only_leaf().is_some() {
+                self.suspect_needless(at, key);
             }
             is_above_read = true;
             let symbol = Symbol::of(key, inner.position);
@@ -201,7 +252,7 @@ impl<V: Verbs> Tree<V> {
 
     /// Offers an inner node to the cache, if none has taken its place.
     pub(super) fn cache_unmoved(&self, at: Unread, inner: &Inner) {
-        if inner.moved.is_none() {
+        if inner.successor.is_none() {
             self.cache_node(at, inner);
         }
     }
@@ -210,7 +261,7 @@ impl<V: Verbs> Tree<V> {
     pub(super) fn cached_inner(&self, at: Unread) -> Option<Inner> {
         let (position, words) = self.reader().slots_of(at.node.bits())?;
         let slots = words.into_iter().map(Slot::from_bits).collect();
-        let inner = Inner { position, class: at.class, slots, moved: None };
+        let inner = Inner { position, class: at.class, slots, successor: None };
         (position == expected_position(at)).then_some(inner)
     }
 
@@ -255,15 +306,14 @@ impl<V: Verbs> Tree<V> {
         Ok(self.types().node_bytes(at.class))
     }
 
-    /// Goes on at the node that took another one's place. The slot above leads to the old one still, or a cached copy
-    /// of it does.
-    pub(super) fn after_move(&self, at: Unread, node: Child, class: u8) -> Unread {
-        tracing::debug!(name: "dolphin.node.moved", node = %at.node.ptr(), "an inner node has moved");
+    /// Drops the copies that have led to an inner node in whose place is something else. The slot above leads to the
+    /// old one still, or a cached copy of it does.
+    pub(super) fn forget_gone(&self, at: Unread) {
+        tracing::debug!(name: "dolphin.node.moved", node = %at.node.ptr(), "something took an inner node's place");
         self.cache().invalidate(at.node.bits());
         if let Some(above) = at.above {
             self.cache().invalidate(above.node.bits());
         }
-        Unread { node, class, ..at }
     }
 
     /// Goes on after a leaf that ends before `key`, which is the paper's backtracking (section III-B): at the leaf that
@@ -329,7 +379,7 @@ impl<V: Verbs> Tree<V> {
 }
 
 /// Yields the key byte that a node is to be about.
-fn expected_position(at: Unread) -> usize {
+pub(super) fn expected_position(at: Unread) -> usize {
     at.above.map_or(0, |above| above.position + 1)
 }
 
@@ -360,6 +410,18 @@ fn way_on(backtracking: bool, is_fresh: bool, nth: u32) -> WayOn {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::layout::radix::Parent;
+
+    #[test]
+    fn what_took_a_nodes_place_is_in_its_link_and_in_the_slot_above() {
+        let (at, symbol) = (Child::of(7).unwrap(), Symbol::Byte(b'x'));
+        for (successor, is_leaf) in [(Successor::Node(at, 3), false), (Successor::Leaf(at), true)] {
+            assert_eq!(Successor::of(successor.link()), Some(successor));
+            let slot = successor.slot(symbol);
+            assert_eq!((slot.is_of(symbol), slot.is_leaf(), slot.child()), (true, is_leaf, Some(at)));
+        }
+        assert_eq!(Successor::of(Link::Live(Parent::Root)), None);
+    }
 
     #[test]
     fn links_lead_on_and_without_backtracking_the_root() {

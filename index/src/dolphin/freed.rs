@@ -10,6 +10,9 @@
 //!
 //! # Slots that lead wrong
 //!
+//! A merge makes all slots that lead to its leaf lead on (`lead_on.rs`). If its client dies before it does, or another
+//! one puts a separator in late, some are left; and there are copies.
+//!
 //! Memory that has been a leaf is memory of leaves for as long as there is the tree, so a slot or a copy of one may
 //! lead there for good: what it leads to is a leaf, and says for which keys. A slot may lead to a leaf that was merged,
 //! and when its memory is another leaf by now, to any leaf: one that begins behind the key, one far to the left of it,
@@ -29,11 +32,11 @@ use farwood_lock::Held;
 use farwood_runtime::{Chain, Meter, Verbs};
 
 use super::Tree;
-use super::descend::{Located, Place, Unread};
+use super::descend::{Located, Place, Successor, Unread};
 use super::merge::is_gone;
-use super::separators::leaf_slot;
+use super::put_separator::Nodes;
 use crate::error::AccessError;
-use crate::layout::radix::{Child, Symbol, slot_at};
+use crate::layout::radix::{Child, Symbol};
 use crate::layout::range_leaf::{RangeFound, Standing, heir_of};
 use crate::layout::{Bytes, Rejection};
 use crate::shell::merging::{Edge, Fate, decide};
@@ -196,7 +199,7 @@ impl<V: Verbs> Tree<V> {
         let mut looks = Looks::default();
         while !looks.are_enough() {
             let but: Vec<Child> = looks.seen.iter().map(|led| led.leaf).collect();
-            let Some(led) = self.leaf_before(meter, key, &but, budget).await? else { break };
+            let Some(led) = self.leaf_before(meter, key, (&but, Nodes::Read), budget).await? else { break };
             budget.spend(meter, led.leaf.ptr(), None)?;
             let found = self.read_leaf(meter, led.leaf, budget).await?.ok().map(|image| {
                 let view = self.leaf().parsed(&image);
@@ -210,12 +213,12 @@ impl<V: Verbs> Tree<V> {
     }
 
     /// Finds the last slot that is not for keys behind `key`, and leads to a leaf that is none of these: a round trip
-    /// for each node on the way there. None if there is no such slot for the key's first byte.
+    /// for each node on the way there that is read. None if there is no such slot for the key's first byte.
     async fn leaf_before(
         &self,
         meter: &Meter,
         key: &[u8],
-        but: &[Child],
+        (but, nodes): (&[Child], Nodes),
         budget: &mut Budget,
     ) -> Result<Option<Led>, AccessError> {
         let Some(root) = self.read_root(meter, budget).await? else { return Ok(None) };
@@ -224,10 +227,18 @@ impl<V: Verbs> Tree<V> {
         let mut next = Some((self.unread_root(root), Bytes::new()));
         loop {
             if let Some((at, path)) = next.take() {
-                let inner = self.read_and_cache(meter, at, budget).await?;
-                if let Some((node, class)) = inner.moved {
+                let cached = (nodes == Nodes::Cached).then(|| self.cached_inner(at)).flatten();
+                let inner = match cached {
+                    Some(inner) => inner,
+                    None => self.read_and_cache(meter, at, budget).await?,
+                };
+                if let Some(successor) = inner.successor {
                     budget.spend(meter, at.node.ptr(), None)?;
-                    next = Some((self.after_move(at, node, class), path));
+                    self.forget_gone(at);
+                    match successor {
+                        Successor::Node(node, class) => next = Some((Unread { node, class, ..at }, path)),
+                        Successor::Leaf(node) => ahead.push((Unread { node, ..at }, true, path, at.node)),
+                    }
                     continue;
                 }
                 let (symbol, is_on_way) = (Symbol::of(key, inner.position), key.starts_with(&path));
@@ -259,7 +270,7 @@ impl<V: Verbs> Tree<V> {
     }
 
     /// Finds the leaf that ends at `low`, where `leaf` begins or began, or behind it; none if that is not to be found
-    /// now.
+    /// now. Mostly a cached slot leads there, which the leaf tells.
     pub(super) async fn left_of(
         &self,
         meter: &Meter,
@@ -267,8 +278,17 @@ impl<V: Verbs> Tree<V> {
         leaf: Child,
         budget: &mut Budget,
     ) -> Result<Option<Child>, AccessError> {
+        if let Some(led) = self.leaf_before(meter, low, (&[leaf], Nodes::Cached), budget).await?
+            && let Ok(image) = self.read_leaf(meter, led.leaf, budget).await?
+            && let (begin, end) = self.leaf().parsed(&image).bounds()
+            && begin < *low
+            && begin.first() == low.first()
+            && end.is_none_or(|end| end >= *low)
+        {
+            return Ok(Some(led.leaf));
+        }
         let (mut but, mut settled) = (vec![leaf], Vec::new());
-        while let Some(led) = self.leaf_before(meter, low, &but, budget).await? {
+        while let Some(led) = self.leaf_before(meter, low, (&but, Nodes::Read), budget).await? {
             let mut at = led.leaf;
             loop {
                 budget.spend(meter, at.ptr(), None)?;
@@ -358,9 +378,15 @@ impl<V: Verbs> Tree<V> {
     /// Yields where a leaf begins that is frozen; none if it is not, or is not whole.
     fn frozen_low(&self, image: &[u8]) -> Option<Bytes> {
         let is_frozen = self.leaf().parse(image).err() == Some(Rejection::Frozen);
+        self.low_of_gone(image).filter(|_| is_frozen)
+    }
+
+    /// Yields where a leaf began that is frozen or freed; none if it is not, or is not whole.
+    pub(super) fn low_of_gone(&self, image: &[u8]) -> Option<Bytes> {
+        let is_gone = self.leaf().parse(image).err().is_some_and(is_gone);
         let mut thawed = image.to_vec();
         self.leaf().set_standing(&mut thawed, Standing::Live);
-        let view = self.leaf().parse(&thawed).ok().filter(|_| is_frozen)?;
+        let view = self.leaf().parse(&thawed).ok().filter(|_| is_gone)?;
         Some(view.bounds().0)
     }
 
@@ -384,71 +410,6 @@ impl<V: Verbs> Tree<V> {
         self.see_to_later(wrong, async move |tree: &Self| {
             tree.lead_on(&Meter::default(), &path, (wrong, right), &mut tree.budget()).await
         });
-    }
-
-    /// Makes the slot of `path`, and those behind it in its node, lead to `right`, if they lead to `wrong`: a round
-    /// trip for each node on the way, and two.
-    pub(super) async fn lead_on(
-        &self,
-        meter: &Meter,
-        path: &[u8],
-        (wrong, right): (Child, Child),
-        budget: &mut Budget,
-    ) -> Result<(), AccessError> {
-        let Some(root) = self.read_root(meter, budget).await? else { return Ok(()) };
-        let mut at = self.unread_root(root);
-        loop {
-            let inner = self.read_and_cache(meter, at, budget).await?;
-            if let Some((node, class)) = inner.moved {
-                budget.spend(meter, at.node.ptr(), None)?;
-                at = self.after_move(at, node, class);
-                continue;
-            }
-            let symbol = Symbol::of(path, inner.position);
-            match inner.slots.iter().find(|slot| slot.is_of(symbol)) {
-                Some(slot) if slot.is_inner() => {
-                    at = at.below(inner.position, *slot).expect("it leads to an inner node");
-                }
-                Some(slot) if slot.child() == Some(wrong) => {
-                    return self.lead_slots_on(meter, at, symbol, (wrong, right)).await;
-                }
-                _ => return Ok(()),
-            }
-        }
-    }
-
-    /// Makes the slots of an inner node, from that symbol on, that lead to `wrong` lead to `right`, under the node's
-    /// lock.
-    async fn lead_slots_on(
-        &self,
-        meter: &Meter,
-        at: Unread,
-        from: Symbol,
-        (wrong, right): (Child, Child),
-    ) -> Result<(), AccessError> {
-        let (bytes, fused) = (self.inner_bytes(at)?, self.techniques.fused);
-        let (mut held, image) = self.lock_and_read(meter, at.node.ptr(), bytes, fused).await?;
-        let mut inner = match self.judge_inner(at, &image) {
-            // If it has moved, this is left to the next client that comes by.
-            Ok(inner) if inner.moved.is_none() => inner,
-            judged => {
-                held.unlock(meter).await?;
-                return judged.map(drop);
-            }
-        };
-        let mut chain = Chain::new(at.node.ptr().server());
-        for (index, slot) in inner.slots.iter_mut().enumerate() {
-            if slot.is_leaf() && slot.child() == Some(wrong) && slot.symbol() >= from {
-                *slot = leaf_slot(slot.symbol(), right);
-                chain.write_word(at.node.ptr().add(slot_at(index)), slot.bits());
-            }
-        }
-        tracing::debug!(name: "dolphin.slot.led_on", node = %at.node.ptr(), "slots lead on from a leaf that is gone");
-        // Each of them is one of its own.
-        held.with_whole_steps();
-        held.release(meter, chain, true).await?;
-        self.cache_node(at, &inner);
-        Ok(())
     }
 }
 

@@ -13,8 +13,8 @@
 //!    locks of both, of R and of the leaf on its left, ends that: so whether L has taken the keys over is settled then.
 //! 2. L is written whole under its own lock, with its intent, as by other writes. Before that has come to its end R
 //!    stays frozen, whatever becomes of this client; if it has, R's keys are L's.
-//! 3. From then on clients that come to R find L there. Slots that lead to R lead to L instead, those of the node in
-//!    which R has its own at once. Others lead there, since R had taken leaves in before, until a client comes by:
+//! 3. From then on clients that come to R find L there. Slots that lead to R lead to L instead, and inner nodes go that
+//!    are needless then: `lead_on.rs`. Slots that are left, or come late, lead there until a client comes by:
 //!    `freed.rs`.
 //!
 //! A READ of R whose first line came before 1 has what R had then, or until then, and nothing was in L of it. A scan
@@ -177,7 +177,7 @@ impl<V: Verbs> Tree<V> {
                 return Err(error.into());
             }
         }
-        Ok(self.lead_on(meter, &right.low, (freed, at), &mut self.budget()).await?)
+        Ok(self.lead_past_merged(meter, (&right.low, right.high.as_ref()), (freed, at)).await?)
     }
 
     /// Marks a leaf as freed whose lock is held alone, in two steps that leave it whole, and gives the lock back: one

@@ -32,7 +32,7 @@
 //!   without `fused` 3.
 //!
 //! A split whose new leaf is in the memory of a merged one takes two or three more. Merges are in the background: a
-//! READ of each leaf, two round trips to lock both, three for their WRITEs, and those of slots.
+//! READ of each leaf, two round trips to lock both, three for their WRITEs, and those of slots (`lead_on.rs`).
 //!
 //! A get that comes to a leaf which another node has split meanwhile takes one more, for the leaf behind; without
 //! `backtracking` one for each level of the tree. A write takes two more, since it gives the leaf's lock back first.
@@ -70,7 +70,8 @@
 //!
 //! Leaves that are nearly empty are merged with a neighbour (`merge.rs`), and their memory becomes other leaves
 //! (`reused.rs`). So there are slots, and copies of them, that lead to leaves of other keys, or that are none any more.
-//! Bounds say so, and clients go on from the slot before (`freed.rs`).
+//! Bounds say so, and clients go on from the slot before (`freed.rs`). Inner nodes that lead to one leaf only go
+//! (`lead_on.rs`), and their memory becomes any node's (`out.rs`): a client that comes to one goes on at that leaf.
 //!
 //! A change of a leaf takes effect with a write to one line that all readers agree on (`layout/range_leaf`): a value,
 //! a key's head, or the first line's version. Updates are lost to no split, since sharers and a client that has the
@@ -103,7 +104,7 @@
 //! - A full leaf of keys that are close to each other, as numbers, is not divided in the middle but such that one part
 //!   can become full and is never divided again (`divide.rs`): clients append in no strict order.
 //! - No prefixes are compressed: a node is about one byte. (A leaf's separators are as short as can be.)
-//! - Leaves are merged that removes have left nearly empty. Inner nodes never get smaller.
+//! - Leaves are merged that removes have left nearly empty, and inner nodes go that lead to one leaf only.
 
 mod bulk_load;
 mod check;
@@ -111,6 +112,7 @@ mod config;
 mod descend;
 mod divide;
 mod freed;
+mod lead_on;
 mod leaf_plan;
 mod lookup;
 mod merge;
@@ -236,6 +238,7 @@ impl Algorithm for DolphinAlgorithm {
             "dolphin.leaf.whole",
             "dolphin.node.grown",
             "dolphin.node.moved",
+            "dolphin.node.needless",
             "dolphin.node.new",
             "dolphin.put.inserts",
             "dolphin.read.locked",

@@ -9,7 +9,8 @@
 //! ```
 //!
 //! The link of a node that has moved leads to the one in its place for as long as a client may come there (`out.rs`). A
-//! client that comes by with a separator puts that into the slot above, if the one that moved it has not.
+//! client that comes by with a separator puts that into the slot above, if the one that moved it has not; so it does
+//! with the leaf in the place of a needless node (`lead_on.rs`), and goes on at the node above.
 //!
 //! A split looks for the nodes that change among the cached ones, and reads those on its way that are not: an outdated
 //! copy may hide a change, so that a slot leads too far to the left still. The janitor reads them all.
@@ -23,8 +24,9 @@ use std::rc::Rc;
 
 use farwood_lock::Held;
 use farwood_runtime::{Buf, Chain, Meter, Verbs};
+use smallvec::SmallVec;
 
-use super::descend::{Inner, Place, Unread};
+use super::descend::{Inner, Place, Successor, Unread};
 use super::out::Leaving;
 use super::separators::{Below, Change, Next, Separator, Way, fork_at, last, leaf_slot, put, type_for};
 use super::{DolphinAlgorithm, Tree};
@@ -40,16 +42,19 @@ const PAUSE_NS: u64 = 200_000;
 /// Time in ns for which one that could not be put in is left alone.
 const LEFT_ALONE_NS: u64 = 1_000_000_000;
 
-/// The nodes that a separator's way is planned by.
+/// The nodes that a way is planned by.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Nodes {
+pub(super) enum Nodes {
     /// Cached copies, as far as there are some.
     Cached,
     /// READs.
     Read,
 }
 
-/// Leaves whose separators are missing or may be, and nodes that have moved, as far as one shard knows.
+/// The inner nodes above one, from where the way down began.
+pub(super) type Passed = SmallVec<[Unread; 8]>;
+
+/// Leaves whose separators are missing or may be, and nodes that are gone, as far as one shard knows.
 #[derive(Default)]
 pub(super) struct Suspects {
     /// Those that the janitor sees to, and until when they are left alone.
@@ -171,12 +176,12 @@ impl<V: Verbs> Tree<V> {
         });
     }
 
-    /// Leaves it to the janitor to make the slot above a node that has moved lead to the one in its place, if the
-    /// client that moved it does not.
+    /// Leaves it to the janitor to make the slot above an inner node that is gone lead to what took its place, if the
+    /// client that has begun to does not.
     #[cold]
-    pub(super) fn suspect_move(&self, moved: Unread, to: (Child, u8)) {
-        self.see_to_later(moved.node, async move |tree: &Self| {
-            tree.replace_child(&Meter::default(), moved, to).await
+    pub(super) fn suspect_gone(&self, gone: Unread, successor: Successor) {
+        self.see_to_later(gone.node, async move |tree: &Self| {
+            tree.replace_child(&Meter::default(), gone, successor).await
         });
     }
 
@@ -272,7 +277,7 @@ impl<V: Verbs> Tree<V> {
         (mut at, nodes): (Unread, Nodes),
         budget: &mut Budget,
     ) -> Result<Option<Unread>, WriteError> {
-        let mut fork = None;
+        let (mut fork, mut passed) = (None, Passed::new());
         loop {
             let cached = (nodes == Nodes::Cached).then(|| self.cached_inner(at)).flatten();
             let inner = match cached {
@@ -289,12 +294,17 @@ impl<V: Verbs> Tree<V> {
             };
             match next {
                 Visit::Done => return Ok(fork),
-                Visit::Down(slot) => at = below(slot),
-                Visit::Moved(node, class) => {
-                    budget.spend(meter, at.node.ptr(), None)?;
-                    let moved = at;
-                    at = self.after_move(moved, node, class);
-                    self.replace_child(meter, moved, (node, class)).await?;
+                Visit::Again => budget.spend(meter, at.node.ptr(), None)?,
+                Visit::Down(slot) => {
+                    passed.push(at);
+                    at = below(slot);
+                }
+                // If its other way began here, that has nothing to change now.
+                Visit::Gone(successor) => {
+                    match self.past_gone(meter, at, successor, &mut passed, budget).await? {
+                        Some(on) => at = on,
+                        None => return Ok(fork),
+                    }
                 }
             }
         }
@@ -326,9 +336,7 @@ impl<V: Verbs> Tree<V> {
                 return Ok(visit);
             }
         };
-        if let Change::Put(symbol) = change
-            && separator.may_be_late(&inner.slots, symbol)
-        {
+        if separator.may_be_late(&inner.slots, change) {
             // Under the lock: a client that splits the right leaf from now on changes this node afterwards.
             tracing::debug!(name: "dolphin.separator.late", node = %at.node.ptr(), "a leaf is asked for its end");
             let is_called_for = self.is_called_for(meter, (way, inner.position), separator, budget).await;
@@ -339,6 +347,11 @@ impl<V: Verbs> Tree<V> {
                 }
                 return Ok(Visit::Done);
             }
+        }
+        if change == Change::LeadOn {
+            let prefix = separator.prefix(way, inner.position);
+            self.lead_slots_on(meter, (held, inner), (at, prefix), Some(&separator.lead_on())).await?;
+            return Ok(Visit::Again);
         }
         let mut nodes = self.new_nodes();
         let new = match self.new_slot(meter, &mut nodes, separator, (change, at, &inner), budget).await {
@@ -358,9 +371,10 @@ impl<V: Verbs> Tree<V> {
         nodes.publish();
         held.release(meter, chain, true).await?;
         self.cache_node(at, &changed);
-        Ok(match way {
-            Way::Key => Visit::Done,
-            Way::High => next_of(&changed, separator, way).unwrap_or(Visit::Done),
+        Ok(match (way, next_of(&changed, separator, way)) {
+            (_, Err(_)) => Visit::Again,
+            (Way::Key, Ok(_)) => Visit::Done,
+            (Way::High, Ok(visit)) => visit,
         })
     }
 
@@ -377,6 +391,7 @@ impl<V: Verbs> Tree<V> {
         let (symbol, below) = match change {
             Change::Put(symbol) => return Ok(leaf_slot(symbol, separator.right)),
             Change::Branch { symbol, below } => (symbol, below),
+            Change::LeadOn => unreachable!("it makes no slot"),
         };
         let below = match below {
             Below::Leaf(leaf) => leaf,
@@ -407,9 +422,13 @@ impl<V: Verbs> Tree<V> {
         tracing::debug!(name: "dolphin.separator.last", node = %at.node.ptr(), "the leaf before has no slot yet");
         loop {
             let inner = self.read_inner(meter, at, budget).await?;
-            if let Some((node, class)) = inner.moved {
+            if let Some(successor) = inner.successor {
                 budget.spend(meter, at.node.ptr(), None)?;
-                at = self.after_move(at, node, class);
+                self.forget_gone(at);
+                match successor {
+                    Successor::Node(node, class) => at = Unread { node, class, ..at },
+                    Successor::Leaf(leaf) => return Ok(leaf),
+                }
                 continue;
             }
             let slot = last(&inner.slots).and_then(|slot| Some((slot, at.below(inner.position, slot)?)));
@@ -464,19 +483,39 @@ impl<V: Verbs> Tree<V> {
         };
         tracing::debug!(name: "dolphin.node.grown", node = %at.node.ptr(), "an inner node moves to more room");
         let mut chain = Chain::new(at.node.ptr().server());
-        chain.write_word(at.node.ptr(), Link::Moved { to: node, class }.bits());
+        let successor = Successor::Node(node, class);
+        chain.write_word(at.node.ptr(), successor.link().bits());
         nodes.publish();
         held.release(meter, chain, true).await?;
         self.cache_node(Unread { node, class, ..at }, changed);
-        Ok(Visit::Moved(node, class))
+        Ok(Visit::Gone(successor))
     }
 
-    /// Makes the slot above a node that has moved lead to the one in its place.
+    /// Makes the slot above a node that is gone lead to what took its place. Yields the inner node to go on at: that
+    /// one, or the last one that was passed. None if there is none.
+    pub(super) async fn past_gone(
+        &self,
+        meter: &Meter,
+        gone: Unread,
+        successor: Successor,
+        passed: &mut Passed,
+        budget: &mut Budget,
+    ) -> Result<Option<Unread>, AccessError> {
+        budget.spend(meter, gone.node.ptr(), None)?;
+        self.forget_gone(gone);
+        self.replace_child(meter, gone, successor).await?;
+        Ok(match successor {
+            Successor::Node(node, class) => Some(Unread { node, class, ..gone }),
+            Successor::Leaf(_) => passed.pop(),
+        })
+    }
+
+    /// Makes the slot above a node that is gone lead to what took its place.
     async fn replace_child(
         &self,
         meter: &Meter,
         at: Unread,
-        (node, class): (Child, u8),
+        successor: Successor,
     ) -> Result<(), AccessError> {
         let Some(above) = at.above else { return Ok(()) };
         let (ptr, bytes) = (above.node.ptr(), self.types().node_bytes(above.class));
@@ -486,12 +525,12 @@ impl<V: Verbs> Tree<V> {
             Ok(inner) => inner.slots.iter().position(|slot| slot.is_inner() && slot.child() == Some(at.node)),
             Err(_) => None,
         };
-        // If the node above has moved as well, this is left to the next client that comes by.
+        // If the node above is gone as well, this is left to the next client that comes by.
         let (Ok(mut inner), Some(index)) = (inner, place) else { return Ok(held.unlock(meter).await?) };
-        if inner.moved.is_some() {
+        if inner.successor.is_some() {
             return Ok(held.unlock(meter).await?);
         }
-        inner.slots[index] = Slot::inner(inner.slots[index].symbol(), node, class);
+        inner.slots[index] = successor.slot(inner.slots[index].symbol());
         let mut chain = Chain::new(ptr.server());
         chain.write_word(ptr.add(slot_at(index)), inner.slots[index].bits());
         let leaving = Leaving::new(self, at, ptr);
@@ -504,8 +543,8 @@ impl<V: Verbs> Tree<V> {
 
 /// Yields where a separator goes on after a node that it leaves as it is, or else how it changes it.
 fn next_of(inner: &Inner, separator: &Separator, way: Way) -> Result<Visit, Change> {
-    if let Some((node, class)) = inner.moved {
-        return Ok(Visit::Moved(node, class));
+    if let Some(successor) = inner.successor {
+        return Ok(Visit::Gone(successor));
     }
     match separator.plan(way, &inner.slots, inner.position) {
         Next::Done => Ok(Visit::Done),
@@ -517,10 +556,12 @@ fn next_of(inner: &Inner, separator: &Separator, way: Way) -> Result<Visit, Chan
 /// A separator's way after a node.
 enum Visit {
     Done,
+    /// On in the same node, which has changed.
+    Again,
     /// On in this inner node.
     Down(Slot),
-    /// On in the node that took its place, of that type.
-    Moved(Child, u8),
+    /// The node is gone: on in what took its place.
+    Gone(Successor),
 }
 
 #[cfg(test)]

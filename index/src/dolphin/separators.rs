@@ -14,6 +14,10 @@
 //!
 //! Slots never lead too far to the right, and seldom too far to the left: a client that meets a leaf that ends before
 //! its key goes on to the leaf behind.
+//!
+//! A node whose slots all lead to the same leaf is *needless*: the slot that leads to the node may lead to that leaf,
+//! and leads all keys where they went before. So a tree has inner nodes where leaves meet, and nowhere else: the
+//! prefix of each is one of a leaf's first key.
 
 use smallvec::SmallVec;
 
@@ -46,6 +50,61 @@ pub(super) fn last(slots: &[Slot]) -> Option<Slot> {
     slots.iter().max_by_key(|slot| slot.symbol()).copied()
 }
 
+/// Yields the leaf to which all slots of the node about the key byte at `position` lead, if there is such a one: the
+/// node is needless then. The root never is.
+pub(super) fn only_leaf(slots: &[Slot], position: usize) -> Option<Child> {
+    let first = slots.first().filter(|slot| slot.is_leaf() && position > 0)?;
+    slots.iter().all(|slot| slot.leads_as(*first)).then_some(first.child()).flatten()
+}
+
+/// Slots that are to lead to another leaf: those for keys from `low` on that lead to one leaf, of which these keys are
+/// not, or not any more.
+///
+/// Which nodes have such slots follows from where the leaves meet. Let the range of keys that goes from one leaf to the
+/// other begin at `low` and end at `high`. A node between the ways to these two has a prefix whose keys are all in that
+/// range, so it was needless, and is gone. So the nodes to be changed are on the way to `low` and on that to `high`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct LeadOn {
+    pub(super) low: Bytes,
+    pub(super) from: Child,
+    pub(super) to: Child,
+    /// True if only the node that has the slot for `low` is to be changed, if that is: other slots may lead to the leaf
+    /// because it is the right one for their keys.
+    pub(super) is_for_one_node: bool,
+}
+
+impl LeadOn {
+    /// Yields the places of the slots to be changed, in the node of that prefix.
+    pub(super) fn places(&self, slots: &[Slot], prefix: &[u8]) -> impl Iterator<Item = usize> {
+        let leads_there = |slot: &Slot| slot.is_leaf() && slot.child() == Some(self.from);
+        let is_own = |slot: &Slot| leads_there(slot) && is_key_of(prefix, slot.symbol(), &self.low);
+        let is_any = !self.is_for_one_node || slots.iter().any(is_own);
+        let is_one =
+            move |slot: &Slot| is_any && leads_there(slot) && !is_before(prefix, slot.symbol(), &self.low);
+        slots.iter().enumerate().filter(move |(_, slot)| is_one(slot)).map(|(place, _)| place)
+    }
+}
+
+/// Tells whether a slot is for `key`: it is the prefix of its node and its symbol.
+fn is_key_of(prefix: &[u8], symbol: Symbol, key: &[u8]) -> bool {
+    key.strip_prefix(prefix).is_some_and(|rest| match symbol {
+        Symbol::End => rest.is_empty(),
+        Symbol::Byte(byte) => *rest == [byte],
+    })
+}
+
+/// Tells whether the key of a slot, which is the prefix of its node and its symbol, is before `low`.
+fn is_before(prefix: &[u8], symbol: Symbol, low: &[u8]) -> bool {
+    match low.get(..prefix.len()) {
+        Some(begin) if begin == prefix => match symbol {
+            Symbol::End => low.len() > prefix.len(),
+            // Of the keys that begin with both this one is the first.
+            Symbol::Byte(byte) => [byte][..] < low[prefix.len()..],
+        },
+        _ => prefix < low,
+    }
+}
+
 /// The leaf that was split off from `left`: it begins at `key`, and ends at `high`, as far as is known.
 ///
 /// ```text
@@ -55,6 +114,7 @@ pub(super) fn last(slots: &[Slot]) -> Option<Slot> {
 /// ```
 ///
 /// So there are nodes on two ways to be changed: to `key`, and to `high`, where the ends of prefixes led to the left.
+/// So may slots there for keys in between, at which leaves began that were merged.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Separator {
     pub(super) left: Child,
@@ -96,6 +156,8 @@ pub(super) enum Change {
         /// Says which leaf is for the keys below the symbol that are before the separator.
         below: Below,
     },
+    /// Slots for keys of the right leaf that lead to the left one are to lead on ([`Separator::lead_on`]).
+    LeadOn,
 }
 
 /// A leaf, as a node tells which one it is.
@@ -110,10 +172,27 @@ pub(super) enum Below {
 impl Separator {
     /// Plans what it changes on that way in a node with these slots, about the key byte at `position`.
     pub(super) fn plan(&self, way: Way, slots: &[Slot], position: usize) -> Next {
-        match way {
+        let next = match way {
             Way::Key => self.plan_begin(slots, position),
             Way::High => self.plan_end(slots, position),
-        }
+        };
+        let is_done = !matches!(next, Next::Change(_));
+        let leads_on = is_done && self.lead_on().places(slots, self.prefix(way, position)).next().is_some();
+        if leads_on { Next::Change(Change::LeadOn) } else { next }
+    }
+
+    /// Yields the slots that lead to the left leaf, and are to lead to the right one.
+    pub(super) fn lead_on(&self) -> LeadOn {
+        LeadOn { low: self.key.clone(), from: self.left, to: self.right, is_for_one_node: false }
+    }
+
+    /// Yields the prefix of the node about the key byte at `position` on that way.
+    pub(super) fn prefix(&self, way: Way, position: usize) -> &[u8] {
+        let key = match way {
+            Way::Key => &self.key,
+            Way::High => self.high.as_ref().unwrap_or(&self.key),
+        };
+        &key[..position.min(key.len())]
     }
 
     fn plan_begin(&self, slots: &[Slot], position: usize) -> Next {
@@ -158,7 +237,13 @@ impl Separator {
     ///   right [abc, b) is split at ax, whose separator is put in first      2   end -> [ax, b)  m -> ..
     ///   then that of [abc, b), which ended at b when it was made            2   end -> right: [ax, b) has no slot
     /// ```
-    pub(super) fn may_be_late(&self, slots: &[Slot], symbol: Symbol) -> bool {
+    pub(super) fn may_be_late(&self, slots: &[Slot], change: Change) -> bool {
+        let symbol = match change {
+            Change::Put(symbol) => symbol,
+            Change::Branch { .. } => return false,
+            // The right leaf may have been merged into the left one again.
+            Change::LeadOn => return true,
+        };
         let led_to = slots.iter().find(|slot| slot.is_of(symbol)).and_then(|slot| slot.child());
         led_to.is_some_and(|leaf| leaf != self.left && leaf != self.right)
     }
@@ -203,10 +288,10 @@ pub(super) fn type_for(types: &NodeTypes, slots: usize) -> Option<u8> {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
+    use std::collections::{BTreeMap, BTreeSet};
 
     use rand::rngs::SmallRng;
-    use rand::seq::SliceRandom;
+    use rand::seq::{IndexedRandom, SliceRandom};
     use rand::{Rng, SeedableRng};
 
     use super::*;
@@ -220,6 +305,9 @@ mod tests {
     struct Nodes {
         nodes: BTreeMap<u64, Slots>,
         leaves: Vec<Bytes>,
+        /// Those that were merged into others.
+        merged: BTreeSet<usize>,
+        made: u64,
     }
 
     impl Nodes {
@@ -259,13 +347,14 @@ mod tests {
             loop {
                 let slots = self.nodes[&node].clone();
                 let next = separator.plan(way, &slots, position);
-                if way == Way::High
-                    && matches!(next, Next::Change(_))
-                    && separator.may_be_late(&slots, Symbol::End)
+                if let Next::Change(change) = next
+                    && separator.may_be_late(&slots, change)
                 {
-                    let end = self.leaves.iter().filter(|low| **low > separator.key).min();
-                    if separator.is_beyond(position, end.map(|end| &end[..])) {
-                        return None;
+                    let end = self.live().map(|(low, _)| low).filter(|low| *low > separator.key).min();
+                    let is_beyond = way == Way::High && separator.is_beyond(position, end.as_deref());
+                    let is_right = |(low, leaf)| leaf == separator.right && low == separator.key;
+                    if is_beyond || !self.live().any(is_right) {
+                        return fork;
                     }
                 }
                 let child =
@@ -276,28 +365,91 @@ mod tests {
                     Next::Change(Change::Branch { symbol, below }) => {
                         self.branch(separator, symbol, below, position)
                     }
+                    Next::Change(Change::LeadOn) => {
+                        self.lead_on(node, separator.prefix(way, position), &separator.lead_on());
+                        continue;
+                    }
                     Next::Down(slot) => {
                         (node, position) = (slot.child().unwrap().bits(), position + 1);
                         continue;
                     }
                     Next::Done => return fork,
                 };
-                put(self.nodes.get_mut(&node).unwrap(), new);
-                if way == Way::Key {
+                let slots = self.nodes.get_mut(&node).unwrap();
+                put(slots, new);
+                let goes_on = matches!(separator.plan(way, slots, position), Next::Change(_));
+                if way == Way::Key && !goes_on {
                     return fork;
                 }
+            }
+        }
+
+        /// Yields the leaves that were not merged, in order of nothing, by where they begin.
+        fn live(&self) -> impl Iterator<Item = (Bytes, Child)> {
+            let leaves = self.leaves.iter().enumerate().filter(|(place, _)| !self.merged.contains(place));
+            leaves.map(|(place, low)| (low.clone(), child(place as u64)))
+        }
+
+        fn lead_on(&mut self, node: u64, prefix: &[u8], lead: &LeadOn) {
+            let slots = self.nodes.get_mut(&node).unwrap();
+            let places: Vec<usize> = lead.places(slots, prefix).collect();
+            places.into_iter().for_each(|place| slots[place] = leaf_slot(slots[place].symbol(), lead.to));
+        }
+
+        /// Leads slots on on the way to a key, and takes out nodes that are needless.
+        fn lead_way_on(&mut self, key: &[u8], lead: &LeadOn) {
+            let (mut way, mut node) = (Vec::new(), Self::ROOT);
+            loop {
+                self.lead_on(node, &key[..way.len()], lead);
+                way.push(node);
+                let symbol = Symbol::of(key, way.len() - 1);
+                let slot = self.nodes[&node].iter().find(|slot| slot.is_of(symbol) && slot.is_inner());
+                let Some(below) = slot.and_then(|slot| slot.child()) else { break };
+                node = below.bits();
+            }
+            for position in (1..way.len()).rev() {
+                let Some(leaf) = only_leaf(&self.nodes[&way[position]], position) else { break };
+                self.nodes.remove(&way[position]);
+                let slots = self.nodes.get_mut(&way[position - 1]).unwrap();
+                put(slots, leaf_slot(Symbol::of(key, position - 1), leaf));
+            }
+        }
+
+        /// Merges a leaf with the one before, and leads all slots on that led to it.
+        fn merge(&mut self, right: usize) {
+            let low = self.leaves[right].clone();
+            let left = self.live().filter(|(begin, _)| *begin < low).max().expect("it is not the first").1;
+            let high = self.live().map(|(begin, _)| begin).filter(|begin| *begin > low).min();
+            self.merged.insert(right);
+            let (from, key) = (child(right as u64), low.clone());
+            let lead = LeadOn { low, from, to: left, is_for_one_node: false };
+            self.lead_way_on(&key, &lead);
+            high.into_iter().for_each(|high| self.lead_way_on(&high, &lead));
+        }
+
+        /// Asserts that there are nodes on the ways to where leaves begin, and no others, nor a slot that leads to a
+        /// leaf that was merged.
+        fn has_no_more_than_needed(&self) {
+            let needed: BTreeSet<Bytes> = self
+                .live()
+                .flat_map(|(low, _)| (1..low.len()).map(move |end| Bytes::from_slice(&low[..end])))
+                .collect();
+            assert_eq!(self.nodes.len(), 1 + needed.len(), "{:?}", self.nodes);
+            for slot in self.nodes.values().flatten().filter(|slot| slot.is_leaf()) {
+                let leaf = slot.child().unwrap().bits() as usize - 1;
+                assert!(!self.merged.contains(&leaf), "{slot:?}");
             }
         }
 
         /// Splits a leaf at `key`, and yields the separator that it owes.
         fn split(&mut self, key: &[u8]) -> Separator {
             let key = Bytes::from_slice(key);
-            let left = (0..self.leaves.len()).filter(|&i| self.leaves[i] < key);
-            let left = left.max_by_key(|&i| self.leaves[i].clone()).expect("the first leaf is before it");
-            let (low, right) = (self.leaves[left].clone(), child(self.leaves.len() as u64));
+            let (low, left) =
+                self.live().filter(|(low, _)| *low < key).max().expect("the first leaf is before it");
+            let right = child(self.leaves.len() as u64);
+            let high = self.live().map(|(low, _)| low).filter(|low| *low > key).min();
             self.leaves.push(key.clone());
-            let high = self.leaves.iter().filter(|low| **low > key).min().cloned();
-            Separator { left: child(left as u64), low, key, right, high }
+            Separator { left, low, key, right, high }
         }
 
         fn last_leaf(&self, slot: Slot) -> Child {
@@ -309,9 +461,9 @@ mod tests {
         fn misled(&self, keys: &[Vec<u8>]) -> usize {
             let is_misled = |key: &&Vec<u8>| {
                 let led = &self.leaves[self.route(key).bits() as usize - 1];
-                let right = self.leaves.iter().filter(|low| low[..] <= key[..]).max().unwrap();
-                assert!(led <= right, "{key:?} is led to {led:?}, beyond {right:?}");
-                led < right
+                let right = self.live().map(|(low, _)| low).filter(|low| low[..] <= key[..]).max().unwrap();
+                assert!(*led <= right, "{key:?} is led to {led:?}, beyond {right:?}");
+                *led < right
             };
             keys.iter().filter(is_misled).count()
         }
@@ -319,7 +471,7 @@ mod tests {
         /// Puts all separators in as janitors do: they know the leaf before, and what the leaf says of itself. One that
         /// is missing may be in the way of the one behind.
         fn repair(&mut self) {
-            let mut leaves: Vec<(Bytes, Child)> = self.leaves.iter().cloned().zip((0..).map(child)).collect();
+            let mut leaves: Vec<(Bytes, Child)> = self.live().collect();
             leaves.sort_unstable();
             for place in 1..leaves.len() {
                 let ((low, left), (key, right)) = (leaves[place - 1].clone(), leaves[place].clone());
@@ -336,7 +488,8 @@ mod tests {
             let key = &separator.key;
             let mut slot = leaf_slot(Symbol::Byte(key[key.len() - 1]), separator.right);
             for at in (position + 1..key.len()).rev() {
-                let node = Self::ROOT + self.nodes.len() as u64;
+                self.made += 1;
+                let node = Self::ROOT + self.made;
                 self.nodes.insert(node, SmallVec::from_slice(&fork_at(below, slot)));
                 slot = Slot::inner(Symbol::Byte(key[at - 1]), Child::of(node).unwrap(), 1);
             }
@@ -398,6 +551,79 @@ mod tests {
             let separator = Separator { left: child(1), low, key, right: child(2), high: None };
             let plan = separator.plan(Way::Key, &slots, 1);
             assert_eq!(plan, Next::Change(Change::Branch { symbol, below }));
+        }
+    }
+
+    /// Leaves are split and merged in any order, and the nodes above follow: each key is led to its leaf at once, and
+    /// all nodes are needed. In the end all leaves are merged into the first, and the root alone is left.
+    #[test]
+    fn nodes_go_that_merges_leave_needless() {
+        for (bytes, seed) in [(&[0, 5, 255][..], 1), (&[0, 5], 2)] {
+            let (keys, mut random) = (keys_of(bytes), SmallRng::seed_from_u64(seed));
+            for round in 0..300 {
+                let mut nodes = Nodes::new(&keys[0]);
+                for _ in 0..60 {
+                    let cut = &keys[random.random_range(1..keys.len())];
+                    let live: Vec<usize> =
+                        (1..nodes.leaves.len()).filter(|n| !nodes.merged.contains(n)).collect();
+                    if random.random_range(0..20) < live.len() {
+                        nodes.merge(*live.choose(&mut random).expect("there are some"));
+                    } else if nodes.live().all(|(low, _)| low[..] != cut[..]) {
+                        let separator = nodes.split(cut);
+                        nodes.add(&separator);
+                    }
+                    assert_eq!(nodes.misled(&keys), 0, "round {round}");
+                    nodes.has_no_more_than_needed();
+                }
+                for right in 1..nodes.leaves.len() {
+                    if !nodes.merged.contains(&right) {
+                        nodes.merge(right);
+                    }
+                }
+                assert_eq!((nodes.nodes.len(), nodes.misled(&keys)), (1, 0));
+            }
+        }
+    }
+
+    #[test]
+    fn a_node_is_needless_if_all_its_slots_lead_to_one_leaf() {
+        let [end, x, y] = [Symbol::End, Symbol::Byte(b'x'), Symbol::Byte(b'y')];
+        let leads =
+            |leaves: [u64; 3]| [(end, 0), (x, 1), (y, 2)].map(|(of, n)| leaf_slot(of, child(leaves[n])));
+        assert_eq!(only_leaf(&leads([4, 4, 4]), 1), Some(child(4)));
+        assert_eq!(only_leaf(&leads([4, 4, 4])[..1], 1), Some(child(4)));
+        assert_eq!(only_leaf(&leads([4, 4, 4]), 0), None, "it is the root");
+        assert_eq!(only_leaf(&[], 1), None);
+        for others in [[3, 4, 4], [4, 3, 4], [4, 4, 3]] {
+            assert_eq!(only_leaf(&leads(others), 1), None, "{others:?}");
+        }
+        let below = Slot::inner(y, child(4), 1);
+        assert_eq!(
+            only_leaf(&[leads([4; 3])[0], below], 1),
+            None,
+            "an inner node may be at the leaf's address"
+        );
+        assert_eq!(only_leaf(&[below], 1), None);
+    }
+
+    #[test]
+    fn slots_before_the_first_key_lead_where_they_did() {
+        let slots = [Symbol::End, Symbol::Byte(1), Symbol::Byte(2), Symbol::Byte(3)]
+            .map(|of| leaf_slot(of, child(7)));
+        let places = |prefix: &[u8], low: &[u8], is_for_one_node| {
+            let lead = LeadOn { low: Bytes::from_slice(low), from: child(7), to: child(8), is_for_one_node };
+            lead.places(&slots, prefix).collect::<Vec<_>>()
+        };
+        for (prefix, low, all, of_one) in [
+            (&[5][..], &[5][..], &[0, 1, 2, 3][..], &[0, 1, 2, 3][..]),
+            (&[5], &[5, 2], &[2, 3], &[2, 3]),
+            (&[5], &[5, 2, 0], &[3], &[]),
+            (&[5], &[5, 4], &[], &[]),
+            (&[5], &[4, 9], &[0, 1, 2, 3], &[]),
+            (&[5, 5], &[5], &[0, 1, 2, 3], &[]),
+            (&[5, 5], &[6], &[], &[]),
+        ] {
+            assert_eq!((&places(prefix, low, false)[..], &places(prefix, low, true)[..]), (all, of_one));
         }
     }
 

@@ -16,53 +16,53 @@ use crate::kit::simulated::ROUGH;
 use crate::kit::{TestShard, key, number};
 
 /// Far beyond what any part takes.
-pub(super) const LATE_NS: u64 = 60_000_000_000;
-pub(super) const LOCK_WAIT_MAX: Duration = Duration::from_secs(1);
+pub(crate) const LATE_NS: u64 = 60_000_000_000;
+pub(crate) const LOCK_WAIT_MAX: Duration = Duration::from_secs(1);
 /// Keys of the tree in the end, all of which survivors write.
-pub(super) const KEYS: u64 = 24;
+pub(crate) const KEYS: u64 = 24;
 /// The nodes: who dies, who has the addresses of before the merge, who has none.
-pub(super) const VICTIM: usize = 0;
-pub(super) const WITNESS: usize = 1;
-pub(super) const NEWCOMER: usize = 2;
+pub(crate) const VICTIM: usize = 0;
+pub(crate) const WITNESS: usize = 1;
+pub(crate) const NEWCOMER: usize = 2;
 /// One more, which does nothing but count the time, in steps of this many ns.
-pub(super) const CLOCK: u16 = 3;
-pub(super) const TICK_NS: u64 = 300;
+pub(crate) const CLOCK: u16 = 3;
+pub(crate) const TICK_NS: u64 = 300;
 /// Beyond the pauses of a janitor in ns that puts a separator in, or merges a leaf.
-pub(super) const JANITOR_NS: u64 = 1_500_000;
+pub(crate) const JANITOR_NS: u64 = 1_500_000;
 /// Beyond the time in ns from when a chain is posted until its fault is drawn, and below a rough round trip.
-pub(super) const STRIKE_NS: u64 = 4_000;
+pub(crate) const STRIKE_NS: u64 = 4_000;
 
 /// Numbers of keys, and of the values that they have.
-pub(super) type Model = BTreeMap<u64, u64>;
+pub(crate) type Model = BTreeMap<u64, u64>;
 
 /// Leaves, and keys with which they are split and merged. Those of B+trees have four slots, each of several lines, as
 /// have inner nodes.
-pub(super) struct Leaves {
-    pub(super) spec: fn() -> IndexSpec,
+pub(crate) struct Leaves {
+    pub(crate) spec: fn() -> IndexSpec,
     /// Keys that are removed before one more has two leaves merged: part by part, since leaves may be merged between.
-    pub(super) removed: &'static [&'static [u64]],
+    pub(crate) removed: &'static [&'static [u64]],
     /// The key that is removed then.
-    pub(super) merging: u64,
+    pub(crate) merging: u64,
     /// Keys that are removed, again part by part, before one more has the leaves of the second inner node merged, then
     /// both inner nodes, and in the end all.
-    pub(super) emptied_but: &'static [&'static [u64]],
-    pub(super) lowering: u64,
+    pub(crate) emptied_but: &'static [&'static [u64]],
+    pub(crate) lowering: u64,
     /// Numbers of pairs that fill the merged leaf, until a put of 4 splits it.
-    pub(super) more: &'static [(u64, u64)],
+    pub(crate) more: &'static [(u64, u64)],
     /// A key whose leaf's memory is used again then, for a leaf that has it, too.
-    pub(super) moved: u64,
+    pub(crate) moved: u64,
     /// Keys behind tens, and then one more that splits a leaf; and one in its second half.
-    pub(super) amid: (&'static [u64], u64, u64),
+    pub(crate) amid: (&'static [u64], u64, u64),
     /// Keys whose removal has the second half merged, the last of which leaves a leaf empty.
-    pub(super) emptied: [u64; 3],
+    pub(crate) emptied: [u64; 3],
     /// True if memory is used again only when caches were emptied.
-    pub(super) is_flushed: bool,
+    pub(crate) is_flushed: bool,
 }
 
 /// Of 16 keys, in five leaves below two inner nodes, 9, 12 and 13 are left.
-pub(super) const EMPTIED_BUT: &[&[u64]] = &[&[1, 0, 2], &[4, 3, 5], &[7, 6, 8], &[10, 11], &[15, 14]];
+pub(crate) const EMPTIED_BUT: &[&[u64]] = &[&[1, 0, 2], &[4, 3, 5], &[7, 6, 8], &[10, 11], &[15, 14]];
 
-pub(super) const SHERMAN: Leaves = Leaves {
+pub(crate) const SHERMAN: Leaves = Leaves {
     spec: || {
         let size = sherman::NodeSize::Slots { leaf: 4, inner: 4 };
         let options = sherman::Options { lock_wait_max: LOCK_WAIT_MAX, ..Default::default() };
@@ -79,7 +79,7 @@ pub(super) const SHERMAN: Leaves = Leaves {
     is_flushed: false,
 };
 
-pub(super) const CHIME: Leaves = Leaves {
+pub(crate) const CHIME: Leaves = Leaves {
     spec: || chime_of(false),
     removed: &[&[1, 3], &[2]],
     merging: 4,
@@ -92,10 +92,10 @@ pub(super) const CHIME: Leaves = Leaves {
     is_flushed: true,
 };
 
-pub(super) const INDIRECT: Leaves = Leaves { spec: || chime_of(true), ..CHIME };
+pub(crate) const INDIRECT: Leaves = Leaves { spec: || chime_of(true), ..CHIME };
 
 /// Leaves of eight slots: keys below 8, and those behind.
-pub(super) const DOLPHIN: Leaves = Leaves {
+pub(crate) const DOLPHIN: Leaves = Leaves {
     spec: || {
         let (types, leaf_bytes) = (dolphin::Types::Tiny, 704);
         let geometry = dolphin::Geometry { max_key: 8, max_value: 40, leaf_bytes, types };
@@ -113,10 +113,10 @@ pub(super) const DOLPHIN: Leaves = Leaves {
     is_flushed: false,
 };
 
-pub(super) const B_TREES: [&Leaves; 3] = [&SHERMAN, &CHIME, &INDIRECT];
-pub(super) const ALL: [&Leaves; 4] = [&SHERMAN, &CHIME, &INDIRECT, &DOLPHIN];
+pub(crate) const B_TREES: [&Leaves; 3] = [&SHERMAN, &CHIME, &INDIRECT];
+pub(crate) const ALL: [&Leaves; 4] = [&SHERMAN, &CHIME, &INDIRECT, &DOLPHIN];
 
-pub(super) fn chime_of(indirect: bool) -> IndexSpec {
+pub(crate) fn chime_of(indirect: bool) -> IndexSpec {
     let geometry =
         chime::Geometry { max_key: 8, max_value: 40, span: 4, neighbourhood: 4, inner: 4, indirect };
     let options = chime::Options { lock_wait_max: LOCK_WAIT_MAX, ..Default::default() };
@@ -124,13 +124,13 @@ pub(super) fn chime_of(indirect: bool) -> IndexSpec {
 }
 
 /// A value of several lines' length, whose parts belong together.
-pub(super) fn value(n: u64) -> Vec<u8> {
+pub(crate) fn value(n: u64) -> Vec<u8> {
     n.to_be_bytes().repeat(5)
 }
 
 /// A blow to the victim.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Blow {
+pub(crate) enum Blow {
     /// Its shard stops; what it has sent arrives, or not.
     Stop,
     /// It stops at its next verb: before it, behind it, or within a WRITE.
@@ -142,14 +142,14 @@ pub(super) enum Blow {
 }
 
 /// A simulated cluster of three compute nodes with a tree, and a handle to that on each.
-pub(super) struct Site {
-    pub(super) leaves: &'static Leaves,
-    pub(super) sim: Simulation,
-    pub(super) parties: Vec<(SimShard, AnyIndex<TestShard>)>,
+pub(crate) struct Site {
+    pub(crate) leaves: &'static Leaves,
+    pub(crate) sim: Simulation,
+    pub(crate) parties: Vec<(SimShard, AnyIndex<TestShard>)>,
 }
 
 impl Site {
-    pub(super) fn new(leaves: &'static Leaves, seed: u64) -> Self {
+    pub(crate) fn new(leaves: &'static Leaves, seed: u64) -> Self {
         let config = SimConfig {
             seed,
             reordering: ROUGH,
@@ -178,7 +178,7 @@ impl Site {
     }
 
     /// Runs a client on a node to its end.
-    pub(super) fn on<F: Future<Output = ()> + 'static>(
+    pub(crate) fn on<F: Future<Output = ()> + 'static>(
         &self,
         node: usize,
         work: impl FnOnce(AnyIndex<TestShard>) -> F,
@@ -188,7 +188,7 @@ impl Site {
     }
 
     /// Runs a node until nothing is left to do there.
-    pub(super) fn rest(&self, node: usize) {
+    pub(crate) fn rest(&self, node: usize) {
         let (shard, index) = &self.parties[node];
         let is_idle =
             || shard.clients_alive() == 0 && shard.chains_in_flight() == 0 && index.locks_in_use() == 0;
@@ -196,19 +196,19 @@ impl Site {
     }
 
     /// Lets the janitor of a node come to its end, pauses included.
-    pub(super) fn linger(&self, node: usize) {
+    pub(crate) fn linger(&self, node: usize) {
         let shard = &self.parties[node].0;
         self.sim.block_on(shard, self.sim.now() + LATE_NS, shard.pause(JANITOR_NS)).unwrap();
         self.rest(node);
     }
 
     /// Lets epochs move on, and janitors come to their ends; where it matters, caches are emptied.
-    pub(super) fn pass_epochs(&self) {
+    pub(crate) fn pass_epochs(&self) {
         self.pass(self.leaves.is_flushed);
     }
 
     /// Lets epochs move on, and has all caches emptied.
-    pub(super) fn flush(&self) {
+    pub(crate) fn flush(&self) {
         self.pass(true);
     }
 
@@ -229,7 +229,7 @@ impl Site {
     }
 
     /// Has the victim's next chain be struck, if it posts one, and nothing else.
-    pub(super) fn strike_next(&self, fault: Fault) {
+    pub(crate) fn strike_next(&self, fault: Fault) {
         let shard = &self.parties[VICTIM].0;
         let posted = shard.chains_posted();
         self.sim.set_faults(&[Rule { fault, one_in: 1, most: 1 }]);
@@ -241,13 +241,13 @@ impl Site {
     }
 
     /// Lets so many ns pass.
-    pub(super) fn wait(&self, ns: u64) {
+    pub(crate) fn wait(&self, ns: u64) {
         let clock = self.sim.shard(CLOCK, 0);
         self.sim.block_on(&clock, self.sim.now() + LATE_NS, clock.pause(ns)).unwrap();
     }
 
     /// Strikes the victim. One that stands still goes on later; with the other blows it has come to rest.
-    pub(super) fn strike(&self, blow: Blow) {
+    pub(crate) fn strike(&self, blow: Blow) {
         let rule = |fault, one_in, most| self.sim.set_faults(&[Rule { fault, one_in, most }]);
         match blow {
             Blow::Stop => self.sim.stop_node(VICTIM as u16),
@@ -262,7 +262,7 @@ impl Site {
     }
 
     /// Has a node die, if it lives, and its death become known.
-    pub(super) fn bury(&self, node: usize) {
+    pub(crate) fn bury(&self, node: usize) {
         let place = node as u16;
         let shard = self.sim.shard(place, 0);
         if !shard.is_dead() {
@@ -272,7 +272,7 @@ impl Site {
     }
 
     /// Yields the bytes of the tree's nodes.
-    pub(super) fn used_bytes(&self, node: usize) -> u64 {
+    pub(crate) fn used_bytes(&self, node: usize) -> u64 {
         let (used, index) = (Rc::new(Cell::new(0)), self.parties[node].1.clone());
         let tells = Rc::clone(&used);
         self.on(node, async move |_| tells.set(index.survey().await.unwrap().used_bytes));
@@ -280,7 +280,7 @@ impl Site {
     }
 
     /// Puts pairs, and then removes keys.
-    pub(super) fn write(&self, node: usize, pairs: Model, removed: impl IntoIterator<Item = u64> + 'static) {
+    pub(crate) fn write(&self, node: usize, pairs: Model, removed: impl IntoIterator<Item = u64> + 'static) {
         self.on(node, async move |index| {
             for (n, number) in pairs {
                 index.put(&key(n), &value(number)).await.unwrap();
@@ -293,7 +293,7 @@ impl Site {
 
     /// Asserts that a node finds these pairs, each alone and in a scan, and no others; nothing is said of the `unsure`
     /// keys.
-    pub(super) fn sees(&self, node: usize, model: &Model, unsure: &[u64]) {
+    pub(crate) fn sees(&self, node: usize, model: &Model, unsure: &[u64]) {
         let (model, unsure) = (model.clone(), unsure.to_vec());
         self.on(node, async move |index| {
             let is_sure = |n: &u64| !unsure.contains(n);
@@ -311,7 +311,7 @@ impl Site {
     }
 
     /// Asserts that the tree is intact and holds `model`, for a check.
-    pub(super) fn holds(&self, node: usize, model: &Model) {
+    pub(crate) fn holds(&self, node: usize, model: &Model) {
         let (model, victim) = (model.clone(), &self.parties[VICTIM].0);
         let dead = victim.is_dead().then(|| victim.node_id()).into_iter().collect();
         self.on(node, async move |index| {
@@ -328,7 +328,7 @@ impl Site {
 
     /// Lets the others live on: what one has written, the other one finds. The victim was about to write the key
     /// `unsure`, and may still do so if it `goes_on`.
-    pub(super) fn live_on(&self, [first, second]: [usize; 2], mut model: Model, unsure: u64, goes_on: bool) {
+    pub(crate) fn live_on(&self, [first, second]: [usize; 2], mut model: Model, unsure: u64, goes_on: bool) {
         self.sees(first, &model, &[unsure]);
         model.insert(unsure, 99);
         model.iter_mut().for_each(|(n, number)| *number = 100 + n);

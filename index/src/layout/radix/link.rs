@@ -13,6 +13,7 @@
 //! | 0 | no node; with an address that is all ones, a leaf that is new in memory of another one | |
 //! | 1 | live | the parent; all ones is the root word |
 //! | 2 | moved | the leaf that took its place, of that class |
+//! | 2 | an inner node (Dolphin's) that is out | what took its place: a node of that type, or of class 31 a leaf |
 //! | 3 | removed, or replaced by a node with other slots | who did it: a random number |
 
 use crate::layout::Rejection;
@@ -21,6 +22,7 @@ use super::slot::Child;
 
 const STATE_SHIFT: u32 = 62;
 const CLASS_SHIFT: u32 = 49;
+const CLASS_MASK: u64 = 0x1f;
 const ADDRESS_MASK: u64 = (1 << 48) - 1;
 
 /// Parent of a node.
@@ -49,11 +51,13 @@ pub enum Link {
     /// A leaf in memory of another one that was removed or moved. It may not be in the tree yet: only a slot that leads
     /// there now tells that it is. Its link becomes live as soon as it is.
     New,
-    /// A leaf that another leaf replaces: the same key, another value.
+    /// A leaf that another leaf replaces: the same key, another value. Or an inner node (Dolphin's), with another one,
+    /// or a leaf, in its place.
     Moved {
-        /// The new leaf.
+        /// The node or leaf that took its place.
         to: Child,
-        /// The size class of the new leaf.
+        /// The size class of the new leaf, or the type of the new inner node; of what took an inner node's place
+        /// [`Link::LEAF`] if that is a leaf.
         class: u8,
     },
     /// A leaf whose key was removed, or an inner node that is being replaced, or was. The number tells the client that
@@ -65,6 +69,9 @@ pub enum Link {
 }
 
 impl Link {
+    /// The type that says that a leaf took an inner node's place: no inner node has it.
+    pub const LEAF: u8 = CLASS_MASK as u8;
+
     /// Makes the link of a removal by the client that drew that random number.
     ///
     /// ```
@@ -103,7 +110,7 @@ impl Link {
     /// If no node begins with it.
     pub fn from_bits(bits: u64) -> Result<Self, Rejection> {
         let address = bits & ADDRESS_MASK;
-        let class = (bits >> CLASS_SHIFT & 0x1f) as u8;
+        let class = (bits >> CLASS_SHIFT & CLASS_MASK) as u8;
         match bits >> STATE_SHIFT {
             _ if bits == ADDRESS_MASK => Ok(Link::New),
             1 if address == ADDRESS_MASK => Ok(Link::Live(Parent::Root)),
@@ -119,7 +126,15 @@ impl Link {
 mod tests {
     use farwood_runtime::{RemotePtr, ServerId};
 
+    use super::super::NodeTypes;
     use super::*;
+
+    #[test]
+    fn no_inner_node_has_the_type_of_a_leaf_in_its_place() {
+        for types in [&NodeTypes::LINES, &NodeTypes::TINY] {
+            assert!(types.largest() < Link::LEAF && types.slots(Link::LEAF) == 0);
+        }
+    }
 
     #[test]
     fn links_come_back() {
@@ -129,7 +144,7 @@ mod tests {
             Link::Live(Parent::Root),
             Link::Live(Parent::Node(at)),
             Link::Moved { to: at, class: 1 },
-            Link::Moved { to: at, class: 31 },
+            Link::Moved { to: at, class: Link::LEAF },
             Link::Removed { by: 0 },
             Link::Removed { by: ADDRESS_MASK },
         ] {
