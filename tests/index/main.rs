@@ -50,3 +50,4 @@ mod smart_races;
 mod smart_slots;
 mod smart_torn;
 mod stale_cache;
+mod sweeps;

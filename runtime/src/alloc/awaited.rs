@@ -69,6 +69,6 @@ impl NodeAllocator {
     /// # Ok(()) }).unwrap();
     /// ```
     pub fn reclaimed_bytes(&self) -> u64 {
-        self.state.borrow().reclaimed_bytes
+        self.state().reclaimed_bytes
     }
 }

@@ -8,12 +8,13 @@ use futures::FutureExt;
 use futures::future::{LocalBoxFuture, poll_fn};
 
 use super::*;
-use crate::control::ServerInfo;
 use crate::control::nodes::{NodeBatch, WantedNodes};
 use crate::control::{CatalogEntry, Holdings, ServerUsage};
+use crate::control::{Chunk, ServerInfo};
 use crate::epoch::{NodeEpochs, Pins};
 use crate::fabric::Fabric as _;
 use crate::fabric::embedded::{Cluster, EmbeddedConfig};
+use crate::sweep::{Lists, Step};
 
 fn cluster(servers: u16) -> Arc<dyn Control> {
     Cluster::embedded(EmbeddedConfig {
@@ -95,10 +96,34 @@ impl Control for Slow {
         &self,
         index: IndexId,
         server: ServerId,
-        joins: u64,
+        joins: Option<u64>,
         extents: Vec<Chunk>,
     ) -> LocalBoxFuture<'static, Result<u64, ControlError>> {
         self.cluster.take_back(index, server, joins, extents)
+    }
+
+    fn lists(&self) -> &Lists {
+        self.cluster.lists()
+    }
+
+    fn begin_sweep(&self, index: IndexId) -> LocalBoxFuture<'static, Result<u64, ControlError>> {
+        self.cluster.begin_sweep(index)
+    }
+
+    fn sweep_waits_for(
+        &self,
+        sweep: u64,
+        step: Step,
+    ) -> LocalBoxFuture<'static, Result<Vec<u16>, ControlError>> {
+        self.cluster.sweep_waits_for(sweep, step)
+    }
+
+    fn swept_lists(&self, sweep: u64) -> LocalBoxFuture<'static, Result<Vec<Chunk>, ControlError>> {
+        self.cluster.swept_lists(sweep)
+    }
+
+    fn end_sweep(&self, sweep: Option<u64>) {
+        self.cluster.end_sweep(sweep);
     }
 
     fn want_epoch(&self) {
@@ -187,7 +212,7 @@ fn dropped_operations_lose_no_chunk() {
     }
     let usage = cluster.usage().now_or_never().unwrap().unwrap();
     let taken: u64 = usage.iter().map(|server| server.chunk_bytes).sum();
-    let kept: u64 = allocator.state.borrow().pieces.iter().map(|piece| piece.bytes).sum();
+    let kept: u64 = allocator.state().pieces.iter().map(|piece| piece.bytes).sum();
     let asked = allocator.request.borrow().iter().count() as u64 * CHUNK_BYTES;
     assert!(nodes >= 32, "{nodes} nodes");
     assert_eq!(taken, nodes * 4096 + kept + asked, "{nodes} nodes, {kept} bytes kept");
