@@ -69,7 +69,11 @@ impl<A: Algorithm, V: Verbs> Index<A, V> {
                 Err(SweepError::Void) if attempts < ATTEMPTS_MAX => {
                     tracing::debug!(name: "index.sweep.void", "a process has ended meanwhile: the sweep begins anew");
                 }
-                done => return done,
+                Err(error) => {
+                    tracing::debug!(name: "index.sweep.failed", %error, "lost memory was not looked for");
+                    return Err(error);
+                }
+                swept => return swept,
             }
         }
     }

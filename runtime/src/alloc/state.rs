@@ -40,6 +40,8 @@ pub(super) struct State {
     pub(super) reused_bytes: u64,
     /// Nodes that are out of the index, of which it is not known yet, or never will be, when they are free.
     pub(super) leaving: BTreeMap<RemotePtr, u64>,
+    /// Nodes that may be out of the index, and are about to be retired.
+    pub(super) expected: BTreeMap<RemotePtr, u64>,
     /// True while a request for memory is not answered: what it brings is in no list yet.
     pub(super) asks: bool,
     /// What has left the lists since a sweep began, if there is one.
@@ -214,7 +216,7 @@ impl List for Mutex<State> {
 
     fn tell(&self, extents: &mut Extents) -> bool {
         let state = lock(self);
-        let leaving = state.leaving.iter().map(|(node, bytes)| (*node, *bytes));
+        let leaving = state.leaving.iter().chain(&state.expected).map(|(node, bytes)| (*node, *bytes));
         state.free().chain(leaving).for_each(|(node, bytes)| _ = extents.add(node, bytes));
         state.noted.iter().for_each(|noted| extents.add_all(noted));
         !state.asks

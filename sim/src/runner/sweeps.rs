@@ -13,8 +13,10 @@ use crate::client::Crew;
 
 /// One run in so many is swept.
 const SWEPT_ONE_IN: u64 = 3;
-/// Virtual time between two sweeps, and between two looks whether the clients have ended.
+/// Virtual time between two sweeps.
 const PAUSE_NS: u64 = 30_000;
+/// Virtual time between two wishes for the next epoch: clients that work ask for it seldom, and are soon at their end.
+const EPOCH_NS: u64 = 3_000;
 
 /// Sweeps that go on until this is dropped.
 pub(super) struct Sweeps(Rc<Cell<bool>>);
@@ -40,7 +42,8 @@ impl Run<'_> {
             while !is_over.get() {
                 let ends = async {
                     while !is_over.get() {
-                        verbs.pause(PAUSE_NS).await;
+                        verbs.control().want_epoch();
+                        verbs.pause(EPOCH_NS).await;
                     }
                 };
                 let (sweep, ends) = (Box::pin(index.sweep()), Box::pin(ends));
@@ -62,14 +65,30 @@ impl Run<'_> {
         if let Some(Member { shard, index, .. }) = alive {
             ended.set(false);
             let (index, crew, ends) = (index.clone(), Rc::clone(&self.crew), Rc::clone(&ended));
+            let (verbs, wishes_end) = (shard.clone(), Rc::clone(&ended));
             drop(shard.spawn(async move {
-                match index.sweep().await {
-                    Err(error) if !crew.may_end_sweep(&error) => {
-                        crew.recorder.fail(format!("a sweep failed, though nothing disturbs it: {error}"));
+                // One of before may not have ended yet.
+                let swept = loop {
+                    match index.sweep().await {
+                        Err(SweepError::Control(ControlError::Sweeping { .. })) => {
+                            verbs.pause(PAUSE_NS).await
+                        }
+                        swept => break swept,
                     }
-                    _ => {}
+                };
+                if let Err(error) = swept
+                    && !crew.may_end_sweep(&error)
+                {
+                    crew.recorder.fail(format!("a sweep failed, though nothing disturbs it: {error}"));
                 }
                 ends.set(true);
+            }));
+            let wishes = shard.clone();
+            drop(shard.spawn(async move {
+                while !wishes_end.get() {
+                    wishes.control().want_epoch();
+                    wishes.pause(EPOCH_NS).await;
+                }
             }));
         }
         ended
