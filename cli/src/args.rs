@@ -15,7 +15,7 @@ use farwood_sim::paper::Experiment;
 
 pub(crate) use self::cluster::{
     CheckArgs, CreateArgs, DropArgs, GetArgs, LoadArgs, MemoryServerArgs, PutArgs, RemoveArgs, ScanArgs,
-    StatArgs, VerbsArgs,
+    StatArgs, SweepArgs, VerbsArgs,
 };
 use crate::error::CliError;
 use crate::units::{parse_count, parse_size, parse_switch, parse_time};
@@ -45,6 +45,7 @@ pub(crate) enum Command {
     Remove(RemoveArgs),
     Scan(ScanArgs),
     Check(CheckArgs),
+    Sweep(SweepArgs),
     Stat(StatArgs),
     Bench(Box<BenchArgs>),
     /// Run the index on simulated nodes, NICs and faults

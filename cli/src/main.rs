@@ -63,6 +63,7 @@ fn run() -> Result<(), CliError> {
             Command::Remove(args) => command::remove::run(args),
             Command::Scan(args) => command::scan::run(args),
             Command::Check(args) => command::check::run(args),
+            Command::Sweep(args) => command::sweep::run(args),
             Command::Stat(args) => command::stat::run(args),
             Command::Bench(args) => command::bench::run(*args),
             Command::Sim { command } => command::sim::run(command),

@@ -10,11 +10,10 @@ use std::fmt;
 use std::ops::Deref;
 
 use farwood_lock::LockWord;
-use farwood_runtime::{RemotePtr, ServerInfo};
+use farwood_runtime::{Extents, RemotePtr, ServerInfo};
 use thiserror::Error;
 
 use crate::error::AccessError;
-use crate::extents::Extents;
 use crate::layout::{Bytes, LINE_BYTES, Rejection};
 use crate::memory::{MemoryFault, MemoryReport};
 use crate::range_index::TreeShape;

@@ -228,6 +228,59 @@ pub enum GiveBackError {
     Control(#[from] ControlError),
 }
 
+/// Reasons why lost memory is not looked for, or not given back, while clients work.
+///
+/// ```
+/// # use farwood_index::SweepError;
+/// let late = SweepError::Late { nodes: vec![3] };
+/// assert!(late.to_string().starts_with("compute nodes [3] have not"));
+/// ```
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[non_exhaustive]
+#[expect(missing_docs, reason = "the messages name the fields")]
+pub enum SweepError {
+    /// This kind of index cannot be walked while clients work.
+    #[error(
+        "indexes of this kind are not swept while clients work: check it when no other client is connected"
+    )]
+    Unsupported,
+    /// Compute nodes have not said what is in their lists: their processes are stopped, or a client that asked for
+    /// memory does not take it.
+    #[error("compute nodes {nodes:?} have not said in time what memory they have in their lists")]
+    Late { nodes: Vec<u16> },
+    /// The cluster's epoch did not move on.
+    #[error(
+        "operations that had begun before did not end in time: `farwood stat` names who holds the epoch back"
+    )]
+    Epoch,
+    /// Dead compute nodes hold locks: what they had begun may lead to nodes that nothing else leads to.
+    #[error(
+        "{locks} lock(s) of compute nodes that are gone could not be taken over: what these had begun may lead there"
+    )]
+    LocksOfTheDead { locks: u64 },
+    /// The list of pages for intents is damaged.
+    #[error("the list of the index's pages for intents does not come to an end")]
+    Intents,
+    /// Processes have ended, again and again, that had not said what is in their lists.
+    #[error("processes that work on the index have ended meanwhile, each time that it was swept: try again")]
+    Void,
+    /// A memory server could not be read, or the index is damaged.
+    #[error(transparent)]
+    Access(#[from] AccessError),
+    /// A memory server refused, or did not answer.
+    #[error(transparent)]
+    Control(ControlError),
+}
+
+impl From<ControlError> for SweepError {
+    fn from(error: ControlError) -> Self {
+        match error {
+            ControlError::SweepVoid => SweepError::Void,
+            error => SweepError::Control(error),
+        }
+    }
+}
+
 /// Failures of creating an index, or of opening one.
 ///
 /// ```

@@ -25,7 +25,6 @@ pub mod check;
 pub mod chime;
 pub mod dolphin;
 pub mod error;
-mod extents;
 mod key_range;
 pub mod layout;
 mod memory;
@@ -42,14 +41,17 @@ pub mod write_op;
 pub use check::{CheckOptions, CheckReport, Violation};
 pub use chime::{Chime, ChimeIndex};
 pub use dolphin::{Dolphin, DolphinIndex};
-pub use error::{AccessError, GiveBackError, IndexError, LoadError, OpenError, ReadError, WriteError};
-pub use extents::Extents;
+pub use error::{
+    AccessError, GiveBackError, IndexError, LoadError, OpenError, ReadError, SweepError, WriteError,
+};
 pub use farwood_lock::Backoff;
+pub use farwood_runtime::Extents;
 pub use key_range::KeyRange;
 pub use layout::Bytes;
-pub use memory::{MemoryFault, MemoryReport};
+pub use memory::{Marks, MemoryFault, MemoryReport};
 pub use range_index::{Pair, RangeIndex, Scan, TreeShape};
 pub use registry::{AnyIndex, AnyTree, IndexKind, IndexSpec};
+pub use shell::sweep::SweepReport;
 pub use shell::{Algorithm, Limits, Nodes, Switches};
 pub use sherman::{Sherman, ShermanIndex};
 pub use smart::{Smart, SmartIndex};

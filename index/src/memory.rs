@@ -7,11 +7,13 @@
 //!                              └────── unreached: of shards that work, in their lists; else lost ───
 //! ```
 
+use std::collections::BTreeSet;
+
 use farwood_runtime::control::Chunk;
-use farwood_runtime::{Holdings, RemotePtr};
+use farwood_runtime::{Extents, Holdings, RemotePtr};
 use thiserror::Error;
 
-use crate::extents::Extents;
+use crate::layout::LINE_BYTES;
 
 /// Smallest piece that a memory server hands out as a part of a chunk. What is smaller it hands out as a node.
 const PART_BYTES_MIN: u64 = 4096;
@@ -99,6 +101,73 @@ pub(crate) fn balance(
         joins: (joins(before) == joins(after)).then(|| joins(before)),
     };
     (report, faults)
+}
+
+/// Memory that a walk has come to while clients work ([`crate::Algorithm::mark`]).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Marks {
+    extents: Extents,
+    dead: BTreeSet<u16>,
+}
+
+impl Marks {
+    /// Makes the marks of a walk before it begins; these compute nodes have died.
+    pub(crate) fn new(dead: impl IntoIterator<Item = u16>) -> Self {
+        Marks { dead: dead.into_iter().collect(), ..Marks::default() }
+    }
+
+    /// Tells whether a compute node has died before the walk. A lock of such a one is to be taken over before its node
+    /// is looked at: the dead may have recorded that it was about to lead to another node from there.
+    ///
+    /// ```
+    /// # use farwood_index::Marks;
+    /// assert!(!Marks::default().is_dead(3));
+    /// ```
+    pub fn is_dead(&self, node: u16) -> bool {
+        self.dead.contains(&node)
+    }
+
+    /// Notes that something of the index leads to `bytes` bytes at `at`. The same may be noted more than once.
+    ///
+    /// ```
+    /// # use farwood_index::Marks;
+    /// # use farwood_runtime::RemotePtr;
+    /// let mut marks = Marks::default();
+    /// marks.reach(RemotePtr::from_bits(4096), 1000);
+    /// marks.reach(RemotePtr::from_bits(4096), 1000);
+    /// assert_eq!(marks.bytes(), 1024, "whole lines");
+    /// ```
+    pub fn reach(&mut self, at: RemotePtr, bytes: u64) {
+        self.extents.add(at, bytes.next_multiple_of(LINE_BYTES as u64));
+    }
+
+    /// Counts the bytes.
+    ///
+    /// ```
+    /// # use farwood_index::Marks;
+    /// assert_eq!(Marks::default().bytes(), 0);
+    /// ```
+    pub fn bytes(&self) -> u64 {
+        self.extents.bytes()
+    }
+}
+
+/// Yields what was lost, after a walk while clients work: what the servers had handed out before it, and what neither
+/// lies with them, nor was marked, nor was in a list at any time. None of the pieces lies in two chunks.
+pub(crate) fn lost_of(
+    before: &[Holdings],
+    after: &[Holdings],
+    marks: &Marks,
+    listed: &Extents,
+) -> Vec<Chunk> {
+    let mut known = marks.extents.clone();
+    known.add_all(listed);
+    for Chunk { start, bytes } in after.iter().flat_map(|held| &held.rests) {
+        known.add(*start, *bytes);
+    }
+    let used = before.iter().flat_map(|held| &held.used);
+    let lost = used.flat_map(|piece| known.gaps(piece.start, piece.bytes));
+    lost.map(|(start, bytes)| Chunk { start, bytes }).collect()
 }
 
 /// Cuts pieces up as they are given back: the small ones into leaves of `leaf_bytes`, for which there is most use, and
@@ -221,6 +290,37 @@ mod tests {
         let held = [Holdings { used: vec![chunk(4, 4), chunk(8, 4)], ..Holdings::default() }];
         let report = balance(Extents::default(), &Extents::default(), &held, &held).0;
         assert_eq!(report.lost, [chunk(4, 4), chunk(8, 4)]);
+    }
+
+    /// All of three pages, each with any of what a sweep can learn of it.
+    #[test]
+    fn what_is_lost_was_handed_out_before_and_is_known_of_nowhere() {
+        let facts =
+            |bits: u32, fact: u32| (0..3).filter(move |page| bits >> (page * 5 + u64::from(fact)) & 1 == 1);
+        for bits in 0..1_u32 << 15 {
+            let [rests, after, marked, listed] =
+                [0, 1, 2, 3].map(|fact| facts(bits, fact).collect::<Vec<u64>>());
+            let is_new: Vec<u64> = facts(bits, 4).collect();
+            let used = |rests: &[u64]| {
+                (0..3).filter(|page| !rests.contains(page)).map(|page| chunk(page, 1)).collect()
+            };
+            let of = |rests: &[u64]| {
+                [Holdings {
+                    used: used(rests),
+                    rests: rests.iter().map(|page| chunk(*page, 1)).collect(),
+                    ..Holdings::default()
+                }]
+            };
+            let mut before = of(&rests);
+            before[0].used.retain(|piece| !is_new.contains(&(piece.start.offset() / PAGE)));
+            let mut marks = Marks::default();
+            marked.iter().for_each(|page| marks.reach(chunk(*page, 1).start, PAGE));
+            let lost = lost_of(&before, &of(&after), &marks, &reached(listed.clone()));
+            let is_lost =
+                |page: &u64| ![&rests, &after, &marked, &listed, &is_new].iter().any(|of| of.contains(page));
+            let expected: Vec<Chunk> = (0..3).filter(is_lost).map(|page| chunk(page, 1)).collect();
+            assert_eq!(lost, expected, "{bits:b}");
+        }
     }
 
     #[test]

@@ -1,7 +1,6 @@
 //! The kinds of indexes: one line each, at the end of this file. Programs that choose at run time, the command line,
 //! the simulator and the tests know kinds by the code that is made from those lines, and match on none themselves.
 
-use std::fmt;
 use std::ops::RangeInclusive;
 
 use farwood_lock::LockConfig;
@@ -10,13 +9,14 @@ use farwood_runtime::node::NodeContext;
 use farwood_runtime::{CatalogEntry, RemotePtr, Verbs};
 
 use crate::check::{CheckOptions, CheckReport, HeldLock};
-use crate::error::{AccessError, GiveBackError, LoadError, OpenError, ReadError, WriteError};
+use crate::error::{AccessError, GiveBackError, LoadError, OpenError, ReadError, SweepError, WriteError};
 use crate::key_range::KeyRange;
 use crate::layout::{Bytes, LayoutError};
 use crate::range_index::{RangeIndex, Scan, TreeShape};
 use crate::shell::algorithm::{Algorithm, Filled, Geometry, Limits, Nodes, Trial};
 use crate::shell::handle::{Index, Tree};
 use crate::shell::options::Options;
+use crate::shell::sweep::SweepReport;
 use crate::shell::techniques::Switches;
 use crate::sherman::ShermanAlgorithm;
 use crate::smart::SmartAlgorithm;
@@ -617,6 +617,23 @@ macro_rules! registry {
                 }
             }
 
+            /// Finds memory that was lost, and gives it back while clients work ([`Index::sweep`]).
+            ///
+            /// ```
+            /// # farwood_doctest::index!(|index| {
+            /// # let index = farwood_index::AnyIndex::from(index);
+            /// assert_eq!(index.sweep().await?.given_back_bytes, 0, "the index is new");
+            /// # });
+            /// ```
+            ///
+            /// # Errors
+            /// Why nothing was given back, or not all.
+            pub async fn sweep(&self) -> Result<SweepReport, SweepError> {
+                match self {
+                    $(AnyIndex::$kind(index) => index.sweep().await,)+
+                }
+            }
+
             /// Checks the index, which is at rest, and reports what is wrong with it ([`Index::check`]).
             ///
             /// ```
@@ -725,61 +742,6 @@ macro_rules! registry {
     };
 }
 
-impl IndexKind {
-    /// Yields the kind with that name, if there is one.
-    ///
-    /// ```
-    /// # use farwood_index::IndexKind;
-    /// assert_eq!(IndexKind::named("smart"), Some(IndexKind::Smart));
-    /// assert_eq!(IndexKind::named("warp"), None);
-    /// ```
-    pub fn named(name: &str) -> Option<Self> {
-        Self::ALL.iter().copied().find(|kind| kind.name() == name)
-    }
-}
-
-impl IndexSpec {
-    /// Changes the options of this compute node.
-    ///
-    #[doc = example!(
-        "let changed = spec.with_options(|options| options.retries_max = 9);",
-        "assert_eq!(changed.options().retries_max, 9);"
-    )]
-    pub fn with_options(mut self, change: impl FnOnce(&mut Options<dyn Switches>)) -> Self {
-        change(self.options_mut());
-        self
-    }
-
-    /// Tells whether the technique with that name is on, if there is one.
-    ///
-    #[doc = example!(r#"assert_eq!((spec.technique("fused"), spec.technique("warp")), (Some(true), None));"#)]
-    pub fn technique(&self, name: &str) -> Option<bool> {
-        self.techniques().into_iter().find(|(known, _)| *known == name).map(|(_, on)| on)
-    }
-
-    /// Switches all techniques off.
-    ///
-    #[doc = example!("assert!(spec.without_techniques().techniques().iter().all(|(_, on)| !on));")]
-    pub fn without_techniques(mut self) -> Self {
-        for (name, _) in self.techniques() {
-            self.set_technique(name, false);
-        }
-        self
-    }
-}
-
-impl Default for IndexKind {
-    fn default() -> Self {
-        Self::ALL[0]
-    }
-}
-
-impl fmt::Display for IndexKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
 registry! { $
     /// The B+tree of the Sherman paper: short scans and little memory, but every entry takes room for the longest key
     /// and value.
@@ -792,5 +754,6 @@ registry! { $
     Dolphin (dolphin): crate::dolphin::DolphinAlgorithm,
 }
 
+mod names;
 #[cfg(test)]
 mod tests;

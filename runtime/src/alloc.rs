@@ -30,22 +30,23 @@ mod given;
 mod kept;
 mod request;
 mod search;
+mod state;
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, VecDeque};
-use std::ops::RangeInclusive;
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use thiserror::Error;
 
 pub use self::awaited::Expected;
 use self::request::Request;
 use self::search::Search;
+use self::state::{Retired, State, lock};
 use crate::control::nodes::NodeClass;
-use crate::control::{Chunk, Control, ControlError, IndexId, REST_BYTES_MIN};
+use crate::control::{Control, ControlError, IndexId, REST_BYTES_MIN};
 use crate::epoch::Pins;
 use crate::pointer::{RemotePtr, ServerId};
+use crate::sweep::List;
 
 /// Nodes are aligned to lines.
 const NODE_ALIGN: u64 = 64;
@@ -128,51 +129,11 @@ pub struct NodeAllocator {
     control: Arc<dyn Control>,
     index: IndexId,
     pins: Rc<Pins>,
-    state: Rc<RefCell<State>>,
+    state: Arc<Mutex<State>>,
     /// The request, of any client, that a server has not answered yet.
     request: RefCell<Option<Request>>,
     /// Shared with each node that is about to be retired.
     leaving: Rc<()>,
-}
-
-#[derive(Default)]
-struct State {
-    /// Unused rests of the chunks that were taken, never written to. Nodes are carved from the last one while it lasts.
-    pieces: Vec<Chunk>,
-    /// The largest node that was asked for.
-    largest: u64,
-    next_server: usize,
-    /// Free nodes that were in use, by size and server.
-    returned: Returned,
-    /// Free nodes of a kind, by size and server, each with its first word if that is known.
-    of_kind: BTreeMap<(u64, ServerId), Vec<FreeOfKind>>,
-    /// Nodes that were retired: the oldest first.
-    waiting: VecDeque<Retired>,
-    /// Nodes that were retired and to which caches may lead: they wait for a flush first. The oldest first.
-    cached: VecDeque<Retired>,
-    cached_bytes: u64,
-    /// The epoch in which a node last came back that was not published: WRITEs of this shard may be on their way there.
-    unpublished: u64,
-    /// Servers that have said that they have no nodes of a class, each with the epoch.
-    without: BTreeMap<(ServerId, NodeClass), u64>,
-    used_bytes: i64,
-    retired_bytes: u64,
-    unsettled_bytes: u64,
-    reclaimed_bytes: u64,
-    reused_bytes: u64,
-}
-
-/// A free node of a kind, and its first word if that is known.
-type FreeOfKind = (RemotePtr, Option<u64>);
-
-/// A node that was retired.
-struct Retired {
-    since: u64,
-    node: RemotePtr,
-    bytes: u64,
-    of_kind: bool,
-    /// The first word of a node of a kind, if it is known.
-    first_word: Option<u64>,
 }
 
 impl NodeAllocator {
@@ -189,8 +150,10 @@ impl NodeAllocator {
     /// # Ok(()) }).unwrap();
     /// ```
     pub fn new(control: Arc<dyn Control>, index: IndexId, first: usize, pins: Rc<Pins>) -> Self {
-        let state = State { next_server: first, ..State::default() };
-        let (state, request) = (Rc::new(RefCell::new(state)), RefCell::default());
+        let state = Arc::new(Mutex::new(State { next_server: first, ..State::default() }));
+        let list: Weak<dyn List> = Arc::<Mutex<State>>::downgrade(&state);
+        control.lists().add(index, pins.node(), list);
+        let request = RefCell::default();
         NodeAllocator { control, index, pins, state, request, leaving: Rc::default() }
     }
 
@@ -280,7 +243,7 @@ impl NodeAllocator {
     pub async fn allocate_of_kind(&self, server: ServerId, bytes: u64) -> Result<OfKind, AllocError> {
         self.reclaim();
         let bytes = bytes.next_multiple_of(NODE_ALIGN);
-        let of_kind = |server| self.state.borrow_mut().take_of_kind(server, bytes);
+        let of_kind = |server| self.state().take_of_kind(server, bytes);
         if let Some(node) = of_kind(Some(server)) {
             return Ok(node);
         }
@@ -347,12 +310,12 @@ impl NodeAllocator {
 
     fn carve(&self, server: Option<ServerId>, bytes: u64) -> Option<Allocated> {
         self.reclaim();
-        self.state.borrow_mut().carve(server, bytes)
+        self.state().carve(server, bytes)
     }
 
     /// Makes a node of returned ones of other sizes: the last resort, where no server has a chunk left.
     fn reuse(&self, server: Option<ServerId>, bytes: u64) -> Option<Allocated> {
-        let mut state = self.state.borrow_mut();
+        let mut state = self.state();
         state.divide(server, bytes).or_else(|| {
             state.join();
             state.carve(server, bytes).or_else(|| state.divide(server, bytes))
@@ -374,7 +337,7 @@ impl NodeAllocator {
     /// ```
     pub fn return_extent(&self, node: RemotePtr, bytes: u64) {
         let bytes = bytes.next_multiple_of(NODE_ALIGN);
-        let mut state = self.state.borrow_mut();
+        let mut state = self.state();
         state.used_bytes -= bytes as i64;
         state.unpublished = self.pins.retired_now();
         state.give_back(node, bytes);
@@ -394,7 +357,7 @@ impl NodeAllocator {
     /// ```
     pub fn return_of_kind(&self, node: RemotePtr, bytes: u64) {
         let bytes = bytes.next_multiple_of(NODE_ALIGN);
-        let mut state = self.state.borrow_mut();
+        let mut state = self.state();
         state.used_bytes -= bytes as i64;
         state.unpublished = self.pins.retired_now();
         state.give_back_of_kind(node, bytes, None);
@@ -452,7 +415,7 @@ impl NodeAllocator {
     fn wait_for_epoch(&self, node: RemotePtr, bytes: u64, first_word: Option<u64>) {
         let bytes = self.note_retired(node, bytes);
         let since = self.pins.retired_now();
-        self.state.borrow_mut().waiting.push_back(Retired {
+        self.state().waiting.push_back(Retired {
             since,
             node,
             bytes,
@@ -490,7 +453,7 @@ impl NodeAllocator {
     fn wait_for_flush(&self, node: RemotePtr, bytes: u64) {
         let since = self.pins.retired_now();
         let is_enough = {
-            let mut state = self.state.borrow_mut();
+            let mut state = self.state();
             state.cached.push_back(Retired { since, node, bytes, of_kind: false, first_word: None });
             state.cached_bytes += bytes;
             let chunk = self.control.servers().iter().map(|server| server.chunk_bytes).max().unwrap_or(0);
@@ -504,7 +467,7 @@ impl NodeAllocator {
 
     /// Asks for a flush if anything waits for one.
     fn want_flush(&self) {
-        let since = self.state.borrow().cached.front().map(|oldest| oldest.since);
+        let since = self.state().cached.front().map(|oldest| oldest.since);
         since.into_iter().for_each(|since| self.control.want_flush(since));
     }
 
@@ -512,7 +475,7 @@ impl NodeAllocator {
     fn note_retired(&self, node: RemotePtr, bytes: u64) -> u64 {
         tracing::debug!(name: "alloc.retired", %node, bytes, "a node is out of the index");
         let bytes = bytes.next_multiple_of(NODE_ALIGN);
-        self.state.borrow_mut().retired_bytes += bytes;
+        self.state().retired_bytes += bytes;
         bytes
     }
 
@@ -529,7 +492,7 @@ impl NodeAllocator {
     /// # Ok(()) }).unwrap();
     /// ```
     pub fn reclaim(&self) {
-        let mut state = self.state.borrow_mut();
+        let mut state = self.state();
         while let Some(since) = state.cached.front().and_then(|node| self.pins.flushed_since(node.since)) {
             let node = state.cached.pop_front().expect("it was looked at");
             tracing::debug!(name: "alloc.flushed", node = %node.node, "no cache leads to a retired node");
@@ -566,7 +529,9 @@ impl NodeAllocator {
     /// ```
     pub fn retire_unsettled(&self, node: RemotePtr, bytes: u64) {
         tracing::debug!(name: "alloc.unsettled", %node, bytes, "nothing tells who has taken a node out");
-        self.state.borrow_mut().unsettled_bytes += bytes.next_multiple_of(NODE_ALIGN);
+        let (mut state, bytes) = (self.state(), bytes.next_multiple_of(NODE_ALIGN));
+        state.unsettled_bytes += bytes;
+        state.leaving.insert(node, bytes);
     }
 
     /// Counts the bytes of nodes allocated here, less those that came back here.
@@ -581,7 +546,7 @@ impl NodeAllocator {
     /// # Ok(()) }).unwrap();
     /// ```
     pub fn used_bytes(&self) -> i64 {
-        self.state.borrow().used_bytes
+        self.state().used_bytes
     }
 
     /// Accounts for the chunks that were taken: no byte of them is lost, they are the sum of this.
@@ -598,7 +563,7 @@ impl NodeAllocator {
     /// # Ok(()) }).unwrap();
     /// ```
     pub fn books(&self) -> Books {
-        let state = self.state.borrow();
+        let state = self.state();
         let pieces: u64 = state.pieces.iter().map(|piece| piece.bytes).sum();
         let returned: u64 = state.returned.iter().map(|((bytes, _), nodes)| bytes * nodes.len() as u64).sum();
         let of_kind: u64 = state.of_kind.iter().map(|((bytes, _), nodes)| bytes * nodes.len() as u64).sum();
@@ -625,161 +590,48 @@ impl NodeAllocator {
     /// # Ok(()) }).unwrap();
     /// ```
     pub fn free_extents(&self) -> Vec<(RemotePtr, u64)> {
-        let state = self.state.borrow();
-        let pieces = state.pieces.iter().map(|piece| (piece.start, piece.bytes));
-        let returned =
-            state.returned.iter().flat_map(|((bytes, _), nodes)| nodes.iter().map(|node| (*node, *bytes)));
-        let of_kind = state
-            .of_kind
-            .iter()
-            .flat_map(|((bytes, _), nodes)| nodes.iter().map(|(node, _)| (*node, *bytes)));
-        let retired = state.waiting.iter().chain(&state.cached);
-        let waiting = retired.map(|retired| (retired.node, retired.bytes));
-        pieces.chain(returned).chain(of_kind).chain(waiting).collect()
+        self.state().free().collect()
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
     }
 
     /// Returns the place of the server whose turn it is, and passes the turn on.
     fn next_server(&self) -> usize {
-        let mut state = self.state.borrow_mut();
+        let mut state = self.state();
         state.next_server += 1;
         state.next_server - 1
     }
 
     /// Tells whether retired nodes wait for an epoch or a flush.
     fn awaits_epochs(&self) -> bool {
-        let state = self.state.borrow();
+        let state = self.state();
         !state.waiting.is_empty() || !state.cached.is_empty()
     }
 }
 
 impl Drop for NodeAllocator {
     fn drop(&mut self) {
+        let _pin = self.pins.pin();
         {
-            let mut state = self.state.borrow_mut();
+            let mut state = self.state();
             let largest = state.largest;
             for rest in std::mem::take(&mut state.pieces) {
                 // A client that needs a node as large as the largest here would be handed the smaller rests first, over
                 // and over, before a whole chunk.
                 match rest.bytes >= largest.max(REST_BYTES_MIN) {
-                    true => self.control.return_extent(self.index, rest),
+                    true => {
+                        state.note(rest.start, rest.bytes);
+                        self.control.return_extent(self.index, rest);
+                    }
                     false => _ = state.give_back(rest.start, rest.bytes),
                 }
             }
         }
         self.give_all();
-    }
-}
-
-/// Free nodes that were in use, by size and server. Lists that become empty stay, so that they need no memory again.
-type Returned = BTreeMap<(u64, ServerId), Vec<RemotePtr>>;
-
-impl State {
-    fn carve(&mut self, server: Option<ServerId>, bytes: u64) -> Option<Allocated> {
-        self.largest = self.largest.max(bytes);
-        if let Some(node) = self.take_returned(server, bytes..=bytes).map(|(node, _)| node) {
-            tracing::debug!(name: "alloc.reused", %node, bytes, "memory is used again");
-            self.used_bytes += bytes as i64;
-            self.reused_bytes += bytes;
-            return Some(Allocated { at: node, zeroed: false });
-        }
-        let is_there = |at: RemotePtr| server.is_none_or(|server| at.server() == server);
-        let place = self.pieces.iter().rposition(|piece| piece.bytes >= bytes && is_there(piece.start))?;
-        let mut piece = self.pieces.swap_remove(place);
-        let node = piece.start;
-        piece.bytes -= bytes;
-        if piece.bytes > 0 {
-            piece.start = node.add(bytes);
-            self.pieces.push(piece);
-        }
-        self.used_bytes += bytes as i64;
-        Some(Allocated { at: node, zeroed: true })
-    }
-
-    /// Counts a retired node as free.
-    fn free_retired(&mut self, node: RemotePtr, bytes: u64) {
-        tracing::debug!(name: "alloc.reclaimed", %node, bytes, "a retired node is free");
-        self.retired_bytes -= bytes;
-        self.reclaimed_bytes += bytes;
-        self.used_bytes -= bytes as i64;
-    }
-
-    /// Takes a free node; yields how many there are now of its size and server.
-    fn give_back(&mut self, node: RemotePtr, bytes: u64) -> usize {
-        let nodes = self.returned.entry((bytes, node.server())).or_default();
-        nodes.push(node);
-        nodes.len()
-    }
-
-    fn give_back_of_kind(&mut self, node: RemotePtr, bytes: u64, first_word: Option<u64>) -> usize {
-        let nodes = self.of_kind.entry((bytes, node.server())).or_default();
-        nodes.push((node, first_word));
-        nodes.len()
-    }
-
-    fn give_back_as(&mut self, node: RemotePtr, bytes: u64, of_kind: bool, first_word: Option<u64>) -> usize {
-        match of_kind {
-            true => self.give_back_of_kind(node, bytes, first_word),
-            false => self.give_back(node, bytes),
-        }
-    }
-
-    /// Tells whether a node can be had on that server without asking for memory.
-    fn has_room(&self, server: ServerId, bytes: u64) -> bool {
-        let is_there = |piece: &Chunk| piece.start.server() == server && piece.bytes >= bytes;
-        let returned = self.returned.get(&(bytes, server)).is_some_and(|nodes| !nodes.is_empty());
-        returned || self.pieces.iter().any(is_there)
-    }
-
-    /// Takes a free node of a kind, of that server if one is named.
-    fn take_of_kind(&mut self, server: Option<ServerId>, bytes: u64) -> Option<OfKind> {
-        let (first, last) = (server.unwrap_or(ServerId(0)), server.unwrap_or(ServerId(u16::MAX)));
-        let mut lists = self.of_kind.range_mut((bytes, first)..=(bytes, last)).map(|(_, nodes)| nodes);
-        let (node, first_word) = lists.find_map(Vec::pop)?;
-        tracing::debug!(name: "alloc.reused", %node, bytes, "memory is used again");
-        self.used_bytes += bytes as i64;
-        self.reused_bytes += bytes;
-        Some(OfKind { at: node, before: Before::Node(first_word) })
-    }
-
-    /// Takes a free node of the smallest of these sizes that there is, and yields its size.
-    fn take_returned(
-        &mut self,
-        server: Option<ServerId>,
-        sizes: RangeInclusive<u64>,
-    ) -> Option<(RemotePtr, u64)> {
-        let (least, most) = (*sizes.start(), *sizes.end());
-        let first = server.unwrap_or(ServerId(0));
-        let last = server.unwrap_or(ServerId(u16::MAX));
-        let mut lists = self.returned.range_mut((least, first)..=(most, last));
-        let (&(size, _), nodes) =
-            lists.find(|((_, at), nodes)| server.is_none_or(|server| *at == server) && !nodes.is_empty())?;
-        nodes.pop().map(|node| (node, size))
-    }
-
-    /// Divides the smallest node of a larger size that was returned.
-    fn divide(&mut self, server: Option<ServerId>, bytes: u64) -> Option<Allocated> {
-        let (at, size) = self.take_returned(server, bytes + 1..=u64::MAX)?;
-        self.give_back(at.add(bytes), size - bytes);
-        self.used_bytes += bytes as i64;
-        self.reused_bytes += bytes;
-        Some(Allocated { at, zeroed: false })
-    }
-
-    /// Makes one of returned nodes that lie side by side.
-    fn join(&mut self) {
-        let returned = std::mem::take(&mut self.returned);
-        let sizes = returned.into_iter();
-        let mut nodes: Vec<(RemotePtr, u64)> =
-            sizes.flat_map(|((bytes, _), nodes)| nodes.into_iter().map(move |node| (node, bytes))).collect();
-        nodes.sort_unstable_by_key(|(node, _)| node.to_bits());
-        let mut joined: Vec<(RemotePtr, u64)> = Vec::new();
-        for (node, bytes) in nodes {
-            match joined.last_mut() {
-                Some((first, size)) if first.add(*size) == node => *size += bytes,
-                _ => joined.push((node, bytes)),
-            }
-        }
-        joined.into_iter().for_each(|(node, bytes)| _ = self.give_back(node, bytes));
+        let noted = self.state().noted.take();
+        noted.into_iter().for_each(|noted| self.control.lists().leave(self.index, &noted));
     }
 }
 

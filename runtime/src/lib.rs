@@ -27,6 +27,7 @@ mod counters;
 pub mod engine;
 pub mod epoch;
 pub mod executor;
+mod extents;
 pub mod fabric;
 mod forward_verbs;
 pub mod host;
@@ -41,6 +42,7 @@ pub mod pointer;
 mod ports;
 pub mod service;
 pub mod shard;
+pub mod sweep;
 mod sync;
 pub mod verbs;
 pub mod waiter;
@@ -53,6 +55,7 @@ pub use control::{
     RemoteControl, ServerAddress, ServerInfo,
 };
 pub use executor::run_executor;
+pub use extents::Extents;
 pub use fabric::embedded::{Cluster, EmbeddedConfig};
 #[cfg(feature = "sim")]
 pub use fabric::sim;

@@ -23,6 +23,7 @@ use farwood_runtime::control::seal::SealKey;
 use farwood_runtime::control::wire::{Census, Reply, Request};
 use farwood_runtime::fabric::Endpoint;
 use farwood_runtime::service::{ServiceCore, ServiceTimes, Session};
+use farwood_runtime::sweep::Step;
 use farwood_runtime::{
     ConnectConfig, Control, IndexId, ListenAt, RemoteControl, Served, ServerAddress, ServerId, Service,
     ServiceConfig,
@@ -124,6 +125,7 @@ fn request(random: &mut SmallRng) -> Request {
             fenced: random.random(),
             waits: random.random(),
             flush: random.random(),
+            noting: random.random_range(0..4),
         },
         19 => Request::Holdings { index, from: random.random::<u64>() >> random.random_range(0..64) },
         20 => {
@@ -131,13 +133,35 @@ fn request(random: &mut SmallRng) -> Request {
                 ((18 + random.random_range(0..16 * CHUNKS)) * 4096, random.random_range(0..17) * 4096)
             };
             let extents = (0..random.random_range(0..3)).map(|_| extent(random)).collect();
-            Request::TakeBack { index, joins: random.random_range(0..60), extents }
+            Request::TakeBack {
+                index,
+                joins: random.random_bool(0.5).then(|| random.random_range(0..60)),
+                extents,
+            }
         }
         21 | 22 => nodes_request(random, index),
+        23 => sweep_request(random, index),
         _ => [Request::Ping, Request::Goodbye, Request::Census]
             .choose(random)
             .cloned()
             .expect("three to choose from"),
+    }
+}
+
+fn sweep_request(random: &mut SmallRng, index: u32) -> Request {
+    let sweep = random.random_range(0..4);
+    match random.random_range(0..5) {
+        0 => Request::BeginSweep { index },
+        1 => Request::SweepStep { sweep, step: if random.random() { Step::Notes } else { Step::Lists } },
+        2 => {
+            let bits = random.random_range(0..64);
+            let pieces = (0..random.random_range(0..5)).map(|_| {
+                (random.random::<u64>() >> bits, random.random::<u64>() >> random.random_range(0..64))
+            });
+            Request::TellLists { sweep, pieces: pieces.collect(), is_last: random.random() }
+        }
+        3 => Request::SweptLists { sweep, from: random.random() },
+        _ => Request::EndSweep { sweep: random.random_bool(0.5).then_some(sweep) },
     }
 }
 

@@ -157,12 +157,15 @@ impl Crew {
         (value < 1 << (8 * len)).then(|| value.to_be_bytes()[8 - len..].to_vec())
     }
 
+    /// Tells whether that is the error of a request, or of its reply, that got lost.
+    pub(crate) fn may_be_lost(&self, error: &ControlError) -> bool {
+        self.mix.has(|fault| matches!(fault, Fault::LostReply | Fault::FailedRequest))
+            && matches!(error, ControlError::ServerGone { .. })
+    }
+
     /// Tells whether an operation may fail so while faults strike.
     pub(crate) fn is_legal(&self, error: &IndexError) -> bool {
-        let is_lost = |error: &ControlError| {
-            self.mix.has(|fault| matches!(fault, Fault::LostReply | Fault::FailedRequest))
-                && matches!(error, ControlError::ServerGone { .. })
-        };
+        let is_lost = |error: &ControlError| self.may_be_lost(error);
         match error {
             IndexError::Write(WriteError::Alloc(error))
             | IndexError::Load(LoadError::Write(WriteError::Alloc(error))) => match error {

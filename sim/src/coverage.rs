@@ -18,9 +18,11 @@ use tracing::{Event, Metadata, Subscriber};
 use crate::waits;
 
 /// Events of every kind of index; those of one kind are in its [`Trial`](farwood_index::shell::Trial).
-const COMMON: [&str; 16] = [
+const COMMON: [&str; 18] = [
     "index.failed",
     "index.memory.given_back",
+    "index.sweep.given_back",
+    "index.swept",
     "index.torn",
     "lock.cas.settled",
     "lock.contended",
@@ -38,7 +40,8 @@ const COMMON: [&str; 16] = [
 ];
 
 /// Events of takeovers, for swarms that are run with them; those of one kind are in its trial, too.
-const TAKEOVER: [&str; 7] = [
+const TAKEOVER: [&str; 8] = [
+    "index.sweep.void",
     "lock.intent.inherited",
     "lock.intent.needed",
     "lock.intent.recorded",

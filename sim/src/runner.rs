@@ -7,6 +7,7 @@
 mod arrivals;
 mod memory;
 mod phases;
+mod sweeps;
 
 use std::any::Any;
 use std::cell::RefCell;

@@ -52,3 +52,4 @@ mod smart_races;
 mod smart_slots;
 mod smart_torn;
 mod stale_cache;
+mod sweeps;

@@ -8,7 +8,7 @@ use futures::FutureExt;
 
 use crate::kit::{IndexKind, IndexSpec, Shape, TestShard, key};
 
-const KEYS: u64 = 4000;
+pub(crate) const KEYS: u64 = 4000;
 /// Keys that are removed, or stay, lie next to each other, so many at a time.
 const SECTION: u64 = 200;
 /// Far beyond what any part takes.
@@ -16,20 +16,20 @@ const LATE_NS: u64 = 60_000_000_000;
 /// The smallest piece of a chunk that servers hand out as such.
 const PART_BYTES_MIN: u64 = 4096;
 
-type Index = AnyIndex<TestShard>;
+pub(crate) type Index = AnyIndex<TestShard>;
 
-fn is_removed(n: u64) -> bool {
+pub(crate) fn is_removed(n: u64) -> bool {
     n / SECTION % 2 == 1
 }
 
 /// A simulated cluster with an index.
-struct Site {
+pub(crate) struct Site {
     sim: Simulation,
     spec: IndexSpec,
 }
 
 impl Site {
-    fn new(kind: IndexKind) -> Self {
+    pub(crate) fn new(kind: IndexKind) -> Self {
         let config = SimConfig {
             servers: 2,
             shards: 2,
@@ -43,10 +43,15 @@ impl Site {
     }
 
     /// Opens the index on both shards of a new node, which takes no memory before it writes; or creates it.
-    fn attached(&self, creates: bool) -> [(SimShard, Index); 2] {
+    pub(crate) fn attached(&self, creates: bool) -> [(SimShard, Index); 2] {
+        self.attached_with(creates, creates)
+    }
+
+    /// Opens the index, or creates it, with an intent log or without.
+    pub(crate) fn attached_with(&self, creates: bool, intent_log: bool) -> [(SimShard, Index); 2] {
         let node = if creates { 0 } else { self.sim.add_node(None) };
         let (host, spec) =
-            (self.sim.node(node), self.spec.with_options(|options| options.intent_log = creates));
+            (self.sim.node(node), self.spec.with_options(|options| options.intent_log = intent_log));
         let tree = match creates {
             true => spec.create(&*host, "t").now_or_never(),
             false => spec.open(&*host, "t").now_or_never(),
@@ -59,12 +64,12 @@ impl Site {
     }
 
     /// Runs a client to its end.
-    fn on<T: 'static>(&self, shard: &SimShard, client: impl Future<Output = T> + 'static) -> T {
+    pub(crate) fn on<T: 'static>(&self, shard: &SimShard, client: impl Future<Output = T> + 'static) -> T {
         self.sim.block_on(shard, self.sim.now() + LATE_NS, client).unwrap()
     }
 
     /// Lets janitors come to their ends, and what is retired become free.
-    fn rest(&self, shard: &SimShard) {
+    pub(crate) fn rest(&self, shard: &SimShard) {
         for _ in 0..50 {
             shard.control().want_epoch();
             self.on(shard, shard.pause(2_000_000));
@@ -72,20 +77,20 @@ impl Site {
     }
 
     /// Lets a node die, with all that it has in its lists.
-    fn kill(&self, node: &(SimShard, Index)) {
+    pub(crate) fn kill(&self, node: &(SimShard, Index)) {
         let place =
             (0..self.sim.nodes()).find(|place| self.sim.shard(*place, 0).node_id() == node.0.node_id());
         self.sim.stop_node(place.expect("it is one of them"));
         self.sim.cluster().died(node.0.node_id());
     }
 
-    fn handed_out(&self) -> u64 {
+    pub(crate) fn handed_out(&self) -> u64 {
         let usage = self.sim.cluster().usage().now_or_never().expect("it answers at once").unwrap();
         usage.iter().map(|server| server.chunk_bytes).sum()
     }
 
     /// Puts keys in, in an order in which neighbours are not neighbours in memory.
-    fn insert(&self, (shard, index): &(SimShard, Index), is_new: fn(u64) -> bool) {
+    pub(crate) fn insert(&self, (shard, index): &(SimShard, Index), is_new: fn(u64) -> bool) {
         let index = index.clone();
         self.on(shard, async move {
             for n in (0..KEYS).map(|n| n * 1571 % KEYS).filter(|n| is_new(*n)) {
@@ -94,7 +99,7 @@ impl Site {
         });
     }
 
-    fn remove(&self, (shard, index): &(SimShard, Index)) {
+    pub(crate) fn remove(&self, (shard, index): &(SimShard, Index)) {
         let index = index.clone();
         self.on(shard, async move {
             for n in (0..KEYS).filter(|n| is_removed(*n)) {
@@ -105,7 +110,7 @@ impl Site {
     }
 
     /// Gives back what is lost. Yields how many bytes that are, and how many small pieces are free then.
-    fn repair(&self, (shard, index): &(SimShard, Index)) -> (u64, usize) {
+    pub(crate) fn repair(&self, (shard, index): &(SimShard, Index)) -> (u64, usize) {
         let index = index.clone();
         self.on(shard, async move {
             let report = index.check(&CheckOptions::default()).await.unwrap();
@@ -121,7 +126,7 @@ impl Site {
         })
     }
 
-    fn has_all(&self, (shard, index): &(SimShard, Index)) {
+    pub(crate) fn has_all(&self, (shard, index): &(SimShard, Index)) {
         let index = index.clone();
         self.on(shard, async move {
             for n in 0..KEYS {

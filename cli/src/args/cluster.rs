@@ -253,6 +253,22 @@ pub(crate) struct CheckArgs {
     pub(crate) servers: ServersArgs,
 }
 
+/// Find memory of an index that was lost with processes that died, and give it back, while clients work.
+///
+/// Takes a few seconds, and some more for each million of keys. All clients' caches are emptied once if anything was
+/// lost. What looks like a leaf is left in an index of kind dolphin: `check --repair` gives it back.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Exit status: 0 if the index was swept, lost memory found or not; 1 if it could not be, or what was \
+    lost not be given back: the index is as it was; 2 if the arguments make no sense, 130 after Ctrl-C."
+)]
+pub(crate) struct SweepArgs {
+    /// The index
+    pub(crate) name: String,
+    #[command(flatten)]
+    pub(crate) servers: ServersArgs,
+}
+
 /// Print the memory servers with their memory in use, the connected compute nodes, and the indexes.
 #[derive(Debug, Args)]
 #[command(

@@ -15,3 +15,4 @@ pub(crate) mod sim;
 mod sim_paper;
 mod sim_run;
 pub(crate) mod stat;
+pub(crate) mod sweep;

@@ -17,6 +17,7 @@ mod shm_check;
 mod shm_commands;
 mod shm_fences;
 mod shm_strings;
+mod shm_sweep;
 mod signals;
 mod sim_run;
 

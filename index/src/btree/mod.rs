@@ -54,6 +54,7 @@ pub(crate) mod descend;
 mod format;
 mod freed;
 mod lower;
+pub(crate) mod mark;
 mod merge;
 pub(crate) mod node;
 pub(crate) mod observed_node;

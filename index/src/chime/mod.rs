@@ -116,6 +116,7 @@ use crate::check::{AtRest, CheckReport};
 use crate::error::{AccessError, LoadError, OpenError, WriteError};
 use crate::layout::hopscotch::HopLayout;
 use crate::layout::{Bytes, LineRanges};
+use crate::memory::Marks;
 use crate::range_index::Scan;
 use crate::shell::algorithm::{Algorithm, Trial};
 use crate::shell::handle::{Index, Local};
@@ -425,5 +426,13 @@ impl Algorithm for ChimeAlgorithm {
         visit: &mut dyn FnMut(&[u8], &[u8]),
     ) -> impl Future<Output = Result<(), AccessError>> {
         btree::check::walk(local, meter, at_rest, report, visit)
+    }
+
+    fn mark<V: Verbs>(
+        local: &Rc<Tree<V>>,
+        meter: &Meter,
+        marks: &mut Marks,
+    ) -> impl Future<Output = Result<bool, AccessError>> {
+        btree::mark::mark(local, meter, marks)
     }
 }

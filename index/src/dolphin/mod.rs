@@ -115,6 +115,7 @@ mod freed;
 mod lead_on;
 mod leaf_plan;
 mod lookup;
+mod mark;
 mod merge;
 mod out;
 mod put_separator;
@@ -134,7 +135,8 @@ use farwood_cache::CacheStats;
 use farwood_cache::radix::{RadixCache, RadixConfig, RadixReader};
 use farwood_lock::LockConfig;
 use farwood_lock::window::WindowConfig;
-use farwood_runtime::{Meter, ServerInfo, Verbs};
+use farwood_runtime::control::Chunk;
+use farwood_runtime::{Extents, Meter, ServerInfo, Verbs};
 
 use self::config::PersistedConfig;
 pub use self::config::{Geometry, Techniques, Types};
@@ -144,6 +146,7 @@ use crate::error::{AccessError, LoadError, OpenError, WriteError};
 use crate::layout::Bytes;
 use crate::layout::radix::NodeTypes;
 use crate::layout::range_leaf::RangeLayout;
+use crate::memory::Marks;
 use crate::range_index::Scan;
 use crate::shell::algorithm::{Algorithm, Trial};
 use crate::shell::flushes::Flushes;
@@ -382,5 +385,21 @@ impl Algorithm for DolphinAlgorithm {
         visit: &mut dyn FnMut(&[u8], &[u8]),
     ) -> impl Future<Output = Result<(), AccessError>> {
         check::walk(local, meter, at_rest, report, visit)
+    }
+
+    fn mark<V: Verbs>(
+        local: &Rc<Tree<V>>,
+        meter: &Meter,
+        marks: &mut Marks,
+    ) -> impl Future<Output = Result<bool, AccessError>> {
+        mark::mark(local, meter, marks)
+    }
+
+    fn kept_of<V: Verbs>(
+        local: &Tree<V>,
+        meter: &Meter,
+        piece: Chunk,
+    ) -> impl Future<Output = Result<Extents, AccessError>> {
+        local.leaves_of(meter, piece)
     }
 }

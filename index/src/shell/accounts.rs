@@ -1,13 +1,12 @@
 //! Checks of an index with the accounts of its memory, and giving back what no node of it lies in.
 
 use farwood_lock::intent_pages;
-use farwood_runtime::{Holdings, Meter, Verbs};
+use farwood_runtime::{Extents, Holdings, Meter, RemotePtr, Verbs};
 
 use super::algorithm::{Algorithm, Geometry};
 use super::handle::{Index, Local};
 use crate::check::{AtRest, Broken, CheckOptions, CheckReport, Violation, in_lines};
 use crate::error::{AccessError, GiveBackError};
-use crate::extents::Extents;
 use crate::memory::{balance, cut};
 
 impl<A: Algorithm, V: Verbs> Index<A, V> {
@@ -133,7 +132,7 @@ impl<A: Algorithm, V: Verbs> Index<A, V> {
             let of_server = memory.lost.iter().filter(|extent| extent.start.server() == server);
             let extents = cut(of_server.copied(), leaf_bytes);
             if !extents.is_empty() {
-                freed += control.take_back(index, server, *joins, extents).await?;
+                freed += control.take_back(index, server, Some(*joins), extents).await?;
             }
         }
         tracing::debug!(name: "index.memory.given_back", bytes = freed, "memory that no node lies in is given back");
@@ -175,20 +174,27 @@ async fn reach_intents<A: Algorithm, V: Verbs>(
     local: &Local<A, V>,
     report: &mut CheckReport,
 ) -> Result<(), AccessError> {
-    let (head, mut budget) = (local.shared.intents_head(), local.budget());
-    let pages = loop {
-        match intent_pages(&local.verbs, head).await {
-            Ok(pages) => break pages,
-            Err(cause) if cause.is_passing() => budget.spend(&Meter::default(), head, None)?,
-            Err(cause) => return Err(cause.into()),
-        }
-    };
-    match pages {
+    match intent_extents(local).await? {
         Some(pages) => pages.into_iter().for_each(|(page, bytes)| report.reach(page, bytes)),
         None => {
+            let node = local.shared.intents_head();
             let what = "the list of its pages for intents does not come to an end".into();
-            report.violations.push(Violation { node: head, level: None, broken: Broken::Rule { what } });
+            report.violations.push(Violation { node, level: None, broken: Broken::Rule { what } });
         }
     }
     Ok(())
+}
+
+/// Lists the pages of intents, and their bytes; none if their list does not come to an end.
+pub(super) async fn intent_extents<A: Algorithm, V: Verbs>(
+    local: &Local<A, V>,
+) -> Result<Option<Vec<(RemotePtr, u64)>>, AccessError> {
+    let (head, mut budget) = (local.shared.intents_head(), local.budget());
+    loop {
+        match intent_pages(&local.verbs, head).await {
+            Ok(pages) => return Ok(pages),
+            Err(cause) if cause.is_passing() => budget.spend(&Meter::default(), head, None)?,
+            Err(cause) => return Err(cause.into()),
+        }
+    }
 }

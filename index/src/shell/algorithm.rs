@@ -10,13 +10,15 @@ use std::rc::Rc;
 use farwood_cache::CacheStats;
 use farwood_lock::window::WindowConfig;
 use farwood_lock::{LockConfig, Mending};
-use farwood_runtime::{Meter, ServerInfo, Verbs};
+use farwood_runtime::control::Chunk;
+use farwood_runtime::{Extents, Meter, ServerInfo, Verbs};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::check::{AtRest, CheckReport};
 use crate::error::{AccessError, LoadError, OpenError, WriteError};
 use crate::layout::{Bytes, LayoutError};
+use crate::memory::Marks;
 use crate::range_index::Scan;
 use crate::shell::handle::Local;
 use crate::shell::options::Options;
@@ -580,4 +582,31 @@ pub trait Algorithm: Copy + PartialEq + Debug + 'static {
         report: &mut CheckReport,
         visit: &mut dyn FnMut(&[u8], &[u8]),
     ) -> impl Future<Output = Result<(), AccessError>>;
+
+    /// Notes all memory of the index that something leads to, while clients work: each node that is in the index from
+    /// the beginning to the end, and what led to memory of no node all the while. It may note more. Yields false if
+    /// this kind of index cannot be walked so, as by default: lost memory is given back by a check at rest alone.
+    ///
+    /// # Errors
+    /// If a memory server cannot be read, or a node is such that the walk cannot go on.
+    fn mark<V: Verbs>(
+        _local: &Rc<Local<Self, V>>,
+        _meter: &Meter,
+        _marks: &mut Marks,
+    ) -> impl Future<Output = Result<bool, AccessError>> {
+        async { Ok(false) }
+    }
+
+    /// Yields what of a lost piece stays as it is: something may lead there that cannot be told of nodes of the index.
+    /// By default nothing.
+    ///
+    /// # Errors
+    /// If a memory server cannot be read.
+    fn kept_of<V: Verbs>(
+        _local: &Local<Self, V>,
+        _meter: &Meter,
+        _piece: Chunk,
+    ) -> impl Future<Output = Result<Extents, AccessError>> {
+        async { Ok(Extents::default()) }
+    }
 }

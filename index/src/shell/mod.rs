@@ -12,6 +12,7 @@
 //! - `coalescing`: one client's work done for several: read delegation, write combining.
 //! - `flushes`: when caches are emptied.
 //! - `merging`: which leaves are merged, and what becomes of a frozen one.
+//! - `sweep`: finding lost memory while clients work.
 //! - `full`: writes that find no memory, and wait for some that comes back.
 
 mod accounts;
@@ -26,6 +27,7 @@ pub(crate) mod merging;
 pub mod nodes;
 pub mod options;
 pub mod scan;
+pub mod sweep;
 pub mod techniques;
 
 pub use algorithm::{Algorithm, Filled, Geometry, Limits, Nodes, Trial};

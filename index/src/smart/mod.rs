@@ -50,6 +50,7 @@ mod decide;
 mod descend;
 mod insert;
 mod lookup;
+mod mark;
 mod new_node;
 mod out;
 mod pending;
@@ -78,6 +79,7 @@ use crate::check::{AtRest, CheckReport};
 use crate::error::{AccessError, LoadError, OpenError, WriteError};
 use crate::layout::Bytes;
 use crate::layout::radix::{Child, LeafFormat, NodeTypes};
+use crate::memory::Marks;
 use crate::range_index::Scan;
 use crate::shell::algorithm::{Algorithm, Filled, Trial};
 use crate::shell::flushes::Flushes;
@@ -351,5 +353,13 @@ impl Algorithm for SmartAlgorithm {
         visit: &mut dyn FnMut(&[u8], &[u8]),
     ) -> impl Future<Output = Result<(), AccessError>> {
         check::walk(local, meter, at_rest, report, visit)
+    }
+
+    async fn mark<V: Verbs>(
+        local: &Rc<Tree<V>>,
+        meter: &Meter,
+        marks: &mut Marks,
+    ) -> Result<bool, AccessError> {
+        mark::mark(local, meter, marks).await
     }
 }

@@ -131,8 +131,9 @@ impl<V: Verbs> Tree<V> {
         let mut chain = Chain::new(at.server());
         chain.cas(at, expected, leaf.instead.bits());
         let redirected = self.verbs.post(meter, chain);
-        let leaving =
-            Leaving { tree: Rc::clone(self), leaf, is_out: false, _expected: self.allocator.expect() };
+        let bytes = self.leaf().leaf_bytes(leaf.class) as u64;
+        let expected_node = self.allocator.expect_node(leaf.at.ptr(), bytes);
+        let leaving = Leaving { tree: Rc::clone(self), leaf, is_out: false, _expected: expected_node };
         self.verbs.defer(async move {
             let tree = Rc::clone(&leaving.tree);
             let by_us = redirected.await.is_ok_and(|done| done.atomics[0] == expected);

@@ -22,7 +22,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use farwood_runtime::alloc::{AllocError, Allocated};
+use farwood_runtime::alloc::{AllocError, Allocated, Expected};
 use farwood_runtime::{FabricError, Failed, NodeAllocator, RemotePtr, ServerId, Verbs};
 
 use self::page::{HEADER_BYTES, Owner, Page, Shape};
@@ -88,9 +88,17 @@ struct Pages {
     free: Vec<u32>,
     listed: Vec<(RemotePtr, Shape)>,
     /// A page of which it is not known whether it is in the list.
-    unlisted: Option<(RemotePtr, Shape)>,
+    unlisted: Option<Unlisted>,
     is_asked: bool,
     ask_from_ns: u64,
+}
+
+/// A page that is put in the list.
+struct Unlisted {
+    at: RemotePtr,
+    shape: Shape,
+    /// It may be in no list for long: it is not lost meanwhile.
+    _expected: Option<Expected>,
 }
 
 /// A place for one intent.
@@ -262,7 +270,11 @@ async fn wait_for_slot<V: Verbs>(verbs: &V, intents: &Rc<Intents>, server: Serve
 async fn ask_for_page<V: Verbs>(verbs: V, intents: Rc<Intents>, server: ServerId) {
     let mut pace = Pace::after(0);
     let got = loop {
-        let cause = match get_page(&verbs, &intents, server).await {
+        // A page that is allocated is in the list before the epoch ends: a sweep looks for it in one of the two.
+        let pin = verbs.pins().pin();
+        let asked = get_page(&verbs, &intents, server).await;
+        drop(pin);
+        let cause = match asked {
             Ok(got) => break got,
             Err(failed) => FabricError::from(failed),
         };
@@ -284,7 +296,7 @@ async fn get_page<V: Verbs>(verbs: &V, intents: &Rc<Intents>, server: ServerId) 
     let owner = intents.owner;
     let chunk_bytes = verbs.control().servers().get(usize::from(server.0)).map_or(0, |info| info.chunk_bytes);
     let Some(shape) = shape_for(intents.node_bytes, chunk_bytes) else { return Ok(false) };
-    let unlisted = intents.at_server(server, |pages| pages.unlisted);
+    let unlisted = intents.at_server(server, |pages| pages.unlisted.as_ref().map(|page| (page.at, page.shape)));
     if unlisted.is_none() {
         let Some(pages) = page::list(verbs, intents.head).await? else { return Ok(false) };
         let (own, others) = pages
@@ -311,7 +323,9 @@ async fn get_page<V: Verbs>(verbs: &V, intents: &Rc<Intents>, server: ServerId) 
         Some((at, _)) => (at, true),
         None => match allocate(intents, server, shape).await {
             Some(Allocated { at, zeroed }) => {
-                intents.at_server(server, |pages| pages.unlisted = Some((at, shape)));
+                let allocator = intents.allocator.borrow().clone();
+                let _expected = allocator.map(|allocator| allocator.expect_node(at, shape.page_bytes()));
+                intents.at_server(server, |pages| pages.unlisted = Some(Unlisted { at, shape, _expected }));
                 (at, !zeroed)
             }
             None => return Ok(false),

@@ -2,13 +2,25 @@
 //! known here.
 
 use std::rc::Rc;
+use std::sync::{Arc, Mutex};
 
-use super::NodeAllocator;
+use super::state::{State, lock};
+use super::{NODE_ALIGN, NodeAllocator};
+use crate::pointer::RemotePtr;
 
 /// A node that is about to be retired ([`NodeAllocator::expect`]).
-#[derive(Debug)]
 pub struct Expected {
     _counts: Rc<()>,
+    /// Which one it is, if that is known.
+    node: Option<(Arc<Mutex<State>>, RemotePtr)>,
+}
+
+impl Drop for Expected {
+    fn drop(&mut self) {
+        if let Some((state, node)) = &self.node {
+            lock(state).expected.remove(node);
+        }
+    }
 }
 
 impl NodeAllocator {
@@ -53,7 +65,27 @@ impl NodeAllocator {
     /// # Ok(()) }).unwrap();
     /// ```
     pub fn expect(&self) -> Expected {
-        Expected { _counts: Rc::clone(&self.leaving) }
+        Expected { _counts: Rc::clone(&self.leaving), node: None }
+    }
+
+    /// Announces that node, which may be out of the index already and is to be retired, in the background, without an
+    /// epoch being pinned meanwhile: a sweep does not take it for lost.
+    ///
+    /// ```
+    /// # use farwood_runtime::*;
+    /// # on_one_shard(async |shard| {
+    /// # let (control, pins) = (shard.control().clone(), shard.pins().clone());
+    /// # let nodes = NodeAllocator::new(control, IndexId(1), 0, pins);
+    /// let node = nodes.allocate(1000).await?;
+    /// let leaving = nodes.expect_node(node, 1000);
+    /// // Later:
+    /// nodes.retire(node, 1000);
+    /// drop(leaving);
+    /// # Ok(()) }).unwrap();
+    /// ```
+    pub fn expect_node(&self, node: RemotePtr, bytes: u64) -> Expected {
+        self.state().expected.insert(node, bytes.next_multiple_of(NODE_ALIGN));
+        Expected { _counts: Rc::clone(&self.leaving), node: Some((Arc::clone(&self.state), node)) }
     }
 
     /// Counts the bytes of retired nodes that have become free here so far.
@@ -69,6 +101,6 @@ impl NodeAllocator {
     /// # Ok(()) }).unwrap();
     /// ```
     pub fn reclaimed_bytes(&self) -> u64 {
-        self.state.borrow().reclaimed_bytes
+        self.state().reclaimed_bytes
     }
 }

@@ -19,7 +19,8 @@
 //! When an allocator is dropped, nodes go that are not free yet, too, each with what it waits for: the next shard that
 //! has them waits for the same. What the index has to look at once more (`kept.rs`) does not go.
 
-use super::{NodeAllocator, Retired, State};
+use super::NodeAllocator;
+use super::state::{Retired, State};
 use crate::control::ServerInfo;
 use crate::control::nodes::{NodeBatch, NodeClass, Waits};
 use crate::epoch::Pins;
@@ -51,17 +52,23 @@ impl NodeAllocator {
     /// Gives free nodes to their servers of which there are more than this shard keeps.
     #[cold]
     pub(super) fn give_surplus(&self) {
-        let batches = self.state.borrow_mut().take_surplus(self.control.servers());
-        self.give(batches);
+        self.give(|state| state.take_surplus(self.control.servers()));
     }
 
     /// Gives all nodes that are free, or will be, to their servers.
     pub(super) fn give_all(&self) {
-        let batches = self.state.borrow_mut().take_all();
-        self.give(batches);
+        self.give(State::take_all);
     }
 
-    fn give(&self, batches: Batches) {
+    fn give(&self, take: impl FnOnce(&mut State) -> Batches) {
+        // A sweep that begins now asks the server when this has arrived there.
+        let _pin = self.pins.pin();
+        let batches = {
+            let mut state = self.state();
+            let batches = take(&mut state);
+            state.note_batches(&batches);
+            batches
+        };
         for (server, batch) in batches {
             let bytes = batch.bytes();
             tracing::debug!(name: "alloc.given_back", server = server.0, bytes, "free nodes go to their server");
@@ -86,6 +93,13 @@ impl State {
     /// Yields what free nodes wait for before another shard may have them.
     fn free_waits(&self) -> Waits {
         Waits::Epoch(self.unpublished)
+    }
+
+    fn note_batches(&mut self, batches: &Batches) {
+        for (server, batch) in batches {
+            let node = |offset| RemotePtr::new(*server, offset);
+            batch.nodes.iter().for_each(|(offset, _)| self.note(node(*offset), batch.class.bytes));
+        }
     }
 
     /// Takes what is more than a shard keeps, of all classes.

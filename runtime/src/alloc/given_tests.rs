@@ -1,6 +1,6 @@
 //! Tests of what goes from one allocator to others, on an embedded cluster of two shards.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::super::tests::{Slow, two_shards};

@@ -26,7 +26,8 @@ impl NodeAllocator {
     /// # Ok(()) }).unwrap();
     /// ```
     pub fn retire_kept(&self, node: RemotePtr, bytes: u64) -> u64 {
-        self.note_retired(node, bytes);
+        let bytes = self.note_retired(node, bytes);
+        self.state().leaving.insert(node, bytes);
         self.control.want_epoch();
         self.pins.retired_now()
     }
@@ -49,7 +50,8 @@ impl NodeAllocator {
     pub fn free_kept(&self, node: RemotePtr, bytes: u64) {
         let bytes = bytes.next_multiple_of(NODE_ALIGN);
         let count = {
-            let mut state = self.state.borrow_mut();
+            let mut state = self.state();
+            state.leaving.remove(&node);
             state.free_retired(node, bytes);
             state.give_back_of_kind(node, bytes, None)
         };
@@ -79,6 +81,7 @@ impl NodeAllocator {
     /// # Ok(()) }).unwrap();
     /// ```
     pub fn flush_kept(&self, node: RemotePtr, bytes: u64) {
+        self.state().leaving.remove(&node);
         self.wait_for_flush(node, bytes.next_multiple_of(NODE_ALIGN));
     }
 
@@ -101,7 +104,7 @@ impl NodeAllocator {
         self.reclaim();
         let bytes = bytes.next_multiple_of(NODE_ALIGN);
         let own = {
-            let mut state = self.state.borrow_mut();
+            let mut state = self.state();
             state.take_of_kind(Some(server), bytes).or_else(|| state.take_of_kind(None, bytes))
         };
         match own {

@@ -3,10 +3,12 @@
 
 use std::future::Future;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use futures::FutureExt;
 use futures::future::{LocalBoxFuture, Shared};
 
+use super::state::lock;
 use super::{AllocError, NodeAllocator, OfKind};
 use crate::control::nodes::{NodeClass, WantedNodes};
 use crate::control::{Chunk, ControlError};
@@ -23,7 +25,7 @@ impl NodeAllocator {
         }
         let class = NodeClass { bytes, of_kind: false };
         let nodes = (!self.is_known_to_have_none(server, class)).then(|| self.nodes(server, class, false));
-        let (control, index, state) = (self.control.clone(), self.index, Rc::clone(&self.state));
+        let (control, index, state) = (self.control.clone(), self.index, Arc::clone(&self.state));
         self.request(async move {
             if let Some(nodes) = nodes
                 && let bytes @ 1.. = nodes.await?
@@ -31,7 +33,7 @@ impl NodeAllocator {
                 return Ok(bytes);
             }
             let chunk: Chunk = control.chunk(server, index).await?;
-            state.borrow_mut().pieces.push(chunk);
+            lock(&state).pieces.push(chunk);
             Ok(chunk.bytes)
         })
     }
@@ -39,7 +41,8 @@ impl NodeAllocator {
     /// Takes a free node of a kind that others have given back to `server`, if this shard would need a chunk else.
     pub(super) async fn others_of_kind(&self, server: ServerId, bytes: u64) -> Option<OfKind> {
         let class = NodeClass { bytes, of_kind: true };
-        if self.state.borrow().has_room(server, bytes) || self.is_known_to_have_none(server, class) {
+        let has_room = self.state().has_room(server, bytes);
+        if has_room || self.is_known_to_have_none(server, class) {
             return None;
         }
         let asked = self.request.borrow().clone();
@@ -47,7 +50,7 @@ impl NodeAllocator {
         if let Err(error) = self.answer(request).await {
             tracing::debug!(%error, "free nodes were asked for, and not had");
         }
-        self.state.borrow_mut().take_of_kind(Some(server), bytes)
+        self.state().take_of_kind(Some(server), bytes)
     }
 
     /// Asks servers that have no chunk left for free nodes of others, one server or all of them, until one has some.
@@ -80,25 +83,26 @@ impl NodeAllocator {
         let (epoch, flushed) = (self.pins.retired_now(), self.pins.flushed());
         let wanted = WantedNodes { class, epoch, flushed, last_resort };
         let (control, index) = (self.control.clone(), self.index);
-        let (state, pins) = (Rc::clone(&self.state), Rc::clone(&self.pins));
+        let (state, pins) = (Arc::clone(&self.state), Rc::clone(&self.pins));
         async move {
             let Some(batch) = control.take_nodes(server, index, wanted).await? else {
-                state.borrow_mut().without.insert((server, class), epoch);
+                lock(&state).without.insert((server, class), epoch);
                 return Ok(0);
             };
             let bytes = batch.bytes();
-            state.borrow_mut().adopt(server, batch, &pins);
+            lock(&state).adopt(server, batch, &pins);
             Ok(bytes)
         }
     }
 
     /// Tells whether a server has said in this epoch that it has no such nodes: it is not asked for each node.
     fn is_known_to_have_none(&self, server: ServerId, class: NodeClass) -> bool {
-        self.state.borrow().without.get(&(server, class)) == Some(&self.pins.retired_now())
+        self.state().without.get(&(server, class)) == Some(&self.pins.retired_now())
     }
 
     fn request(&self, asks: impl Future<Output = Result<u64, ControlError>> + 'static) -> Request {
         let request = asks.boxed_local().shared();
+        self.state().asks = true;
         *self.request.borrow_mut() = Some(request.clone());
         request
     }
@@ -106,7 +110,9 @@ impl NodeAllocator {
     /// Awaits the answer to a request, which all clients that wait for it get.
     pub(super) async fn answer(&self, request: Request) -> Result<u64, ControlError> {
         let answer = request.clone().await;
-        self.request.borrow_mut().take_if(|asked| asked.ptr_eq(&request));
+        if self.request.borrow_mut().take_if(|asked| asked.ptr_eq(&request)).is_some() {
+            self.state().asks = false;
+        }
         answer
     }
 }

@@ -8,12 +8,13 @@ use futures::FutureExt;
 use futures::future::{LocalBoxFuture, poll_fn};
 
 use super::*;
-use crate::control::ServerInfo;
 use crate::control::nodes::{NodeBatch, WantedNodes};
 use crate::control::{CatalogEntry, Holdings, ServerUsage};
+use crate::control::{Chunk, ServerInfo};
 use crate::epoch::{NodeEpochs, Pins};
 use crate::fabric::Fabric as _;
 use crate::fabric::embedded::{Cluster, EmbeddedConfig};
+use crate::sweep::{Lists, Step};
 
 fn cluster(servers: u16) -> Arc<dyn Control> {
     Cluster::embedded(EmbeddedConfig {
@@ -95,10 +96,34 @@ impl Control for Slow {
         &self,
         index: IndexId,
         server: ServerId,
-        joins: u64,
+        joins: Option<u64>,
         extents: Vec<Chunk>,
     ) -> LocalBoxFuture<'static, Result<u64, ControlError>> {
         self.cluster.take_back(index, server, joins, extents)
+    }
+
+    fn lists(&self) -> &Lists {
+        self.cluster.lists()
+    }
+
+    fn begin_sweep(&self, index: IndexId) -> LocalBoxFuture<'static, Result<u64, ControlError>> {
+        self.cluster.begin_sweep(index)
+    }
+
+    fn sweep_waits_for(
+        &self,
+        sweep: u64,
+        step: Step,
+    ) -> LocalBoxFuture<'static, Result<Vec<u16>, ControlError>> {
+        self.cluster.sweep_waits_for(sweep, step)
+    }
+
+    fn swept_lists(&self, sweep: u64) -> LocalBoxFuture<'static, Result<Vec<Chunk>, ControlError>> {
+        self.cluster.swept_lists(sweep)
+    }
+
+    fn end_sweep(&self, sweep: Option<u64>) {
+        self.cluster.end_sweep(sweep);
     }
 
     fn want_epoch(&self) {
@@ -187,7 +212,7 @@ fn dropped_operations_lose_no_chunk() {
     }
     let usage = cluster.usage().now_or_never().unwrap().unwrap();
     let taken: u64 = usage.iter().map(|server| server.chunk_bytes).sum();
-    let kept: u64 = allocator.state.borrow().pieces.iter().map(|piece| piece.bytes).sum();
+    let kept: u64 = allocator.state().pieces.iter().map(|piece| piece.bytes).sum();
     let asked = allocator.request.borrow().iter().count() as u64 * CHUNK_BYTES;
     assert!(nodes >= 32, "{nodes} nodes");
     assert_eq!(taken, nodes * 4096 + kept + asked, "{nodes} nodes, {kept} bytes kept");
@@ -535,4 +560,45 @@ fn a_node_of_a_kind_may_have_memory_that_nothing_leads_to() {
     while allocate(&allocator, 192).is_ok() {}
     let last = allocate_of_kind(&allocator, 192).unwrap();
     assert_eq!((last.at, last.before), (far, Before::Node(None)));
+}
+
+/// A sweep is told what is in the lists, and what has left them since it began: allocated, given to the server, or
+/// with an allocator that ended.
+#[test]
+fn a_sweep_is_told_what_passes_through_the_lists() {
+    let control = cluster(1);
+    let allocator = NodeAllocator::new(Arc::clone(&control), IndexId(1), 0, Pins::alone());
+    let before = allocate(&allocator, 1024).unwrap();
+    let retired = allocate(&allocator, 1024).unwrap();
+    let kept = allocate(&allocator, 1024).unwrap();
+    let unsettled = allocate(&allocator, 1024).unwrap();
+    let sweep = control.begin_sweep(IndexId(1)).now_or_never().unwrap().unwrap();
+    let told = || {
+        assert_eq!(control.sweep_waits_for(sweep, Step::Lists).now_or_never(), Some(Ok(vec![])));
+        let lists = control.swept_lists(sweep).now_or_never().unwrap().unwrap();
+        let mut extents = crate::extents::Extents::default();
+        lists.iter().for_each(|piece| _ = extents.add(piece.start, piece.bytes));
+        extents
+    };
+    let allocated = allocate(&allocator, 2048).unwrap();
+    allocator.retire(retired, 1024);
+    allocator.retire_kept(kept, 1024);
+    allocator.retire_unsettled(unsettled, 1024);
+    drop(allocator);
+    let told = told();
+    assert_eq!(told.first_shared(before, 1024), None, "it is a node of the index all the while");
+    for (at, bytes, is_told) in [(allocated, 2048, true), (retired, 1024, true), (kept, 1024, false)] {
+        assert_eq!(told.gaps(at, bytes).is_empty(), is_told, "{at}");
+    }
+    assert_eq!(told.bytes(), (16 << 10) - 3 * 1024, "the rest of the chunk, which went to the server");
+    control.end_sweep(Some(sweep));
+
+    let allocator = NodeAllocator::new(Arc::clone(&control), IndexId(1), 0, Pins::alone());
+    allocator.retire_kept(kept, 1024);
+    allocator.retire_unsettled(unsettled, 1024);
+    let sweep = control.begin_sweep(IndexId(1)).now_or_never().unwrap().unwrap();
+    assert_eq!(control.sweep_waits_for(sweep, Step::Lists).now_or_never(), Some(Ok(vec![])));
+    let lists = control.swept_lists(sweep).now_or_never().unwrap().unwrap();
+    let of = |node| lists.iter().any(|piece| piece.start <= node && node < piece.start.add(piece.bytes));
+    assert!(of(kept) && of(unsettled), "nothing leads there, and they are not free yet");
 }

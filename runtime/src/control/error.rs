@@ -147,6 +147,15 @@ pub enum ControlError {
          when no other client is connected", server.0
     )]
     OthersCame { server: ServerId },
+    /// A sweep was to begin while another one was under way.
+    #[error("lost memory is being looked for already, by {by}: try again when that has ended")]
+    Sweeping { by: String },
+    /// A sweep does not go on: a process has ended that had not told what memory it had in its lists, or the sweep had
+    /// ended before.
+    #[error(
+        "a process that works on the memory servers has ended meanwhile, or the sweep has: begin it again"
+    )]
+    SweepVoid,
     /// Memory was to be given back that is none of the index's.
     #[error(
         "bytes {offset} to {offset} + {bytes} are not handed out for index {}, in one chunk, at multiples of 64 bytes",

@@ -16,7 +16,7 @@ use thiserror::Error;
 /// Length of a greeting.
 pub const GREETING_BYTES: usize = 16;
 /// The version of the protocol that this program speaks: it changes with every change of [`super::wire`].
-pub const VERSION: u16 = 9;
+pub const VERSION: u16 = 10;
 
 const MAGIC: [u8; 8] = *b"FARWOOD\x1a";
 

@@ -28,6 +28,7 @@ pub use self::error::ControlError;
 use self::nodes::{NodeBatch, WantedNodes};
 pub use self::remote::{ConnectConfig, ConnectError, RemoteControl};
 use crate::pointer::{RemotePtr, ServerId};
+use crate::sweep::{Lists, Step};
 
 const WORD_BYTES: u64 = 8;
 /// Alignment of the beginning and the end of rests of chunks.
@@ -253,8 +254,9 @@ pub trait Control: Send + Sync {
     fn holdings(&self, index: IndexId) -> LocalBoxFuture<'static, Result<Vec<Holdings>, ControlError>>;
 
     /// Gives memory of `index` back to `server` that no node of the index lies in and no client has in a list: what
-    /// the dead have left. The server zeroes it, and hands it out again. It refuses if any other client is connected,
-    /// or has joined since [`Control::holdings`] said `joins`. Each extent lies in one chunk; those of less than 4096
+    /// the dead have left. The server zeroes it, and hands it out again. With `joins` it refuses if any other client is
+    /// connected, or has joined since [`Control::holdings`] said so; without, the caller has swept
+    /// ([`crate::sweep`]). Each extent lies in one chunk; those of less than 4096
     /// bytes are handed out as nodes of their size ([`Control::take_nodes`]). Yields the bytes that were taken back.
     /// The caller ensures that no client of its own process uses the memory.
     ///
@@ -265,7 +267,7 @@ pub trait Control: Send + Sync {
     /// let id = control.create("mine", "my kind", b"").await?.id;
     /// let chunk = control.chunk(ServerId(0), id).await?;
     /// let joins = control.holdings(id).await?[0].joins;
-    /// assert_eq!(control.take_back(id, ServerId(0), joins, vec![chunk]).await?, chunk.bytes);
+    /// assert_eq!(control.take_back(id, ServerId(0), Some(joins), vec![chunk]).await?, chunk.bytes);
     /// assert_eq!(control.holdings(id).await?[0].rests, [chunk]);
     /// # Ok(()) }).unwrap();
     /// ```
@@ -273,9 +275,103 @@ pub trait Control: Send + Sync {
         &self,
         index: IndexId,
         server: ServerId,
-        joins: u64,
+        joins: Option<u64>,
         extents: Vec<Chunk>,
     ) -> LocalBoxFuture<'static, Result<u64, ControlError>>;
+
+    /// Returns the lists of this process's allocators, which a sweep is told of.
+    ///
+    /// ```
+    /// # use farwood_runtime::{Verbs, on_one_shard};
+    /// # use std::ptr;
+    /// # on_one_shard(async |shard| {
+    /// assert!(ptr::eq(shard.control().lists(), shard.control().lists()), "they are all of the process");
+    /// # Ok(()) }).unwrap();
+    /// ```
+    fn lists(&self) -> &Lists;
+
+    /// Begins a sweep of `index` ([`crate::sweep`]): all processes are to note what passes through their lists, until
+    /// it ends. Yields its number. There is one sweep at a time, of all indexes.
+    ///
+    /// ```
+    /// # use farwood_runtime::{ControlError, Verbs, on_one_shard};
+    /// # use farwood_runtime::sweep::Step;
+    /// # on_one_shard(async |shard| {
+    /// # let control = shard.control();
+    /// let id = control.create("mine", "my kind", b"").await?.id;
+    /// let sweep = control.begin_sweep(id).await?;
+    /// assert!(matches!(control.begin_sweep(id).await, Err(ControlError::Sweeping { .. })));
+    /// while !control.sweep_waits_for(sweep, Step::Notes).await?.is_empty() {
+    ///     shard.pause(1_000).await;
+    /// }
+    /// control.end_sweep(Some(sweep));
+    /// # Ok(()) }).unwrap();
+    /// ```
+    ///
+    /// # Errors
+    /// [`ControlError::Sweeping`] if another one is under way.
+    fn begin_sweep(&self, index: IndexId) -> LocalBoxFuture<'static, Result<u64, ControlError>>;
+
+    /// Asks all processes for a step of a sweep. Yields compute nodes of those that have not done it yet: it is to be
+    /// asked again, until there are none.
+    ///
+    /// ```
+    /// # use farwood_runtime::{NodeAllocator, Verbs, on_one_shard};
+    /// # use farwood_runtime::sweep::Step;
+    /// # on_one_shard(async |shard| {
+    /// # let control = shard.control();
+    /// let id = control.create("mine", "my kind", b"").await?.id;
+    /// let nodes = NodeAllocator::new(control.clone(), id, 0, shard.pins().clone());
+    /// let sweep = control.begin_sweep(id).await?;
+    /// let node = nodes.allocate(1024).await?;
+    /// while !control.sweep_waits_for(sweep, Step::Lists).await?.is_empty() {
+    ///     shard.pause(1_000).await;
+    /// }
+    /// let told = control.swept_lists(sweep).await?;
+    /// assert_eq!((told[0].start, told[0].bytes), (node, 64 << 10), "what was allocated, and the rest of the chunk");
+    /// control.end_sweep(Some(sweep));
+    /// # Ok(()) }).unwrap();
+    /// ```
+    ///
+    /// # Errors
+    /// [`ControlError::SweepVoid`] if a process has ended that has not told what is in its lists.
+    fn sweep_waits_for(
+        &self,
+        sweep: u64,
+        step: Step,
+    ) -> LocalBoxFuture<'static, Result<Vec<u16>, ControlError>>;
+
+    /// Lists what processes have told of their lists, ascending.
+    ///
+    /// ```
+    /// # use farwood_runtime::{Verbs, on_one_shard};
+    /// # on_one_shard(async |shard| {
+    /// # let control = shard.control();
+    /// # let id = control.create("mine", "my kind", b"").await?.id;
+    /// let sweep = control.begin_sweep(id).await?;
+    /// assert_eq!(control.swept_lists(sweep).await?, [], "none was asked yet");
+    /// control.end_sweep(Some(sweep));
+    /// # Ok(()) }).unwrap();
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Control::sweep_waits_for`].
+    fn swept_lists(&self, sweep: u64) -> LocalBoxFuture<'static, Result<Vec<Chunk>, ControlError>>;
+
+    /// Ends a sweep of this process, the one of that number or any: processes note nothing any more. Waits for nothing.
+    /// It ends with the process, too.
+    ///
+    /// ```
+    /// # use farwood_runtime::{ControlError, Verbs, on_one_shard};
+    /// # on_one_shard(async |shard| {
+    /// # let control = shard.control();
+    /// # let id = control.create("mine", "my kind", b"").await?.id;
+    /// let sweep = control.begin_sweep(id).await?;
+    /// control.end_sweep(Some(sweep));
+    /// assert_eq!(control.swept_lists(sweep).await, Err(ControlError::SweepVoid));
+    /// # Ok(()) }).unwrap();
+    /// ```
+    fn end_sweep(&self, sweep: Option<u64>);
 
     /// Says that retired memory waits for the cluster's next epoch ([`crate::epoch`]), as often as some is retired.
     /// Waits for nothing: nodes hear of the epoch when it has come.

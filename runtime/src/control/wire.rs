@@ -1,5 +1,6 @@
 //! The messages of the control protocol. They carry offsets and no server ids: a memory server serves clients that list
-//! it at different positions, until one of them makes it part of an index.
+//! it at different positions, until one of them makes it part of an index. Those of sweeps alone carry addresses of
+//! indexes' memory ([`RemotePtr::to_bits`]).
 //!
 //! The order of variants and fields is the format: a change is a new [`super::greeting::VERSION`].
 
@@ -10,6 +11,7 @@ use super::queue_pair::{Answer, Endpoint};
 use super::seal::{Seal, SealKey};
 use super::{CatalogEntry, IndexId, ServerUsage};
 use crate::pointer::{RemotePtr, ServerId};
+use crate::sweep::Step;
 
 /// Largest number of servers that a client can list.
 pub const MEMBERS_MAX: usize = 256;
@@ -40,8 +42,9 @@ pub enum Request {
     TakeNodes { index: u32, seal: Seal, wanted: WantedNodes },
     /// * The pieces of the index's chunks from `from` on, and what is known of other connections.
     Holdings { index: u32, from: u64 },
-    /// * Zeroes pieces of the index's chunks that no node lies in, unless another has joined since `joins` was said.
-    TakeBack { index: u32, joins: u64, extents: Vec<(u64, u64)> },
+    /// * Zeroes pieces of the index's chunks that no node lies in: if `joins` is there, only if no other is connected and
+    /// none has joined since that was said.
+    TakeBack { index: u32, joins: Option<u64>, extents: Vec<(u64, u64)> },
     /// A new index. `fenced` of the dead nodes, in the order of their deaths, have been fenced on all servers: the
     /// number of a `Census` whose `Fence` all servers have done. A temporary one goes with this connection, and only
     /// this connection can use it.
@@ -74,8 +77,19 @@ pub enum Request {
     Dead { after: u32 },
     /// A sign of life from a process with compute nodes: no operation of theirs pins an epoch before `oldest`. The
     /// first `fenced` of the dead are fenced on all servers, as far as it knows; `waits` if memory of its indexes waits
-    /// for the next epoch; some that was retired in epoch `flush` waits for a flush, if that is not 0. Server 0 only.
-    Epoch { oldest: u64, fenced: u32, waits: bool, flush: u64 },
+    /// for the next epoch; some that was retired in epoch `flush` waits for a flush, if that is not 0. It notes for the
+    /// sweep of number `noting`, if that is not 0. Server 0 only.
+    Epoch { oldest: u64, fenced: u32, waits: bool, flush: u64, noting: u64 },
+    /// Begins a sweep of an index. Server 0 only, as all that follow.
+    BeginSweep { index: u32 },
+    /// Asks all processes for a step of a sweep.
+    SweepStep { sweep: u64, step: Step },
+    /// A part of what the process has in its lists, by addresses and lengths, for that sweep; the last one, or not.
+    TellLists { sweep: u64, pieces: Vec<(u64, u64)>, is_last: bool },
+    /// What processes have told, from that address on.
+    SweptLists { sweep: u64, from: u64 },
+    /// Ends a sweep of this process, the one of that number or any.
+    EndSweep { sweep: Option<u64> },
 }
 
 /// The connections of server 0, by the numbers that it has given them: `open`, and none else up to `newest`.
@@ -93,10 +107,11 @@ pub struct Census {
 pub enum Reply {
     /// Reply to `Hello`.
     Welcome(Welcome),
-    /// Reply to `Join`, `Resume`, `Agree`, `GiveBack`, `GiveNodes`, `FinishDrop`, `Ping`, `Goodbye` and `Fence`.
+    /// Reply to `Join`, `Resume`, `Agree`, `GiveBack`, `GiveNodes`, `FinishDrop`, `Ping`, `Goodbye`, `Fence`,
+    /// `TellLists` and `EndSweep`.
     Done,
-    /// Reply to `Admit`, with the cluster's epoch.
-    Admitted { node: u16, epoch: u64 },
+    /// Reply to `Admit`, with the cluster's epoch, and the number and index of the sweep that is under way.
+    Admitted { node: u16, epoch: u64, sweep: Option<(u64, u32)> },
     /// Reply to `Chunk`: its first byte and its length.
     Chunk { offset: u64, bytes: u64 },
     /// Reply to `TakeNodes`: a batch, at least one node, if there is one.
@@ -124,8 +139,15 @@ pub enum Reply {
     /// Reply to `Dead`.
     Dead { nodes: Vec<u16>, more: bool },
     /// Reply to `Epoch`: the cluster's epoch, the number of nodes that have died, whether memory of others waits for
-    /// the next one, and the epoch of the last flush.
-    Epoch { epoch: u64, dead: u32, hurry: bool, flushed: u64 },
+    /// the next one, and the epoch of the last flush; the number and index of the sweep that is under way, and what it
+    /// wants of this process.
+    Epoch { epoch: u64, dead: u32, hurry: bool, flushed: u64, sweep: Option<(u64, u32, Step)> },
+    /// Reply to `BeginSweep`: its number.
+    Sweep { number: u64 },
+    /// Reply to `SweepStep`: compute nodes of processes that have not done it.
+    Late { nodes: Vec<u16> },
+    /// Reply to `SweptLists`: pieces, ascending, by addresses and lengths.
+    SweptLists { pieces: Vec<(u64, u64)>, more: bool },
 }
 
 /// The ways to reach a memory server's region.

@@ -46,6 +46,11 @@ impl Pins {
         })
     }
 
+    /// Returns the epochs of the shard's compute node.
+    pub(crate) fn node(&self) -> &Arc<NodeEpochs> {
+        &self.node
+    }
+
     /// Makes pins of a shard that is a node by itself, in no cluster: its epoch stays what it is.
     ///
     /// ```

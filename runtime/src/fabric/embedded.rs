@@ -27,6 +27,7 @@ use crate::memory::catalog::NewIndex;
 use crate::memory::chunks::{Extent, Owner};
 use crate::memory::{ClusterError, MemoryServer, ServerParts};
 use crate::pointer::{RemotePtr, ServerId};
+use crate::sweep::{Ended, Lists, Step, SweepHome};
 
 /// The peer that takes memory of an embedded cluster: all of this process.
 const THIS_PROCESS: PeerId = PeerId(0);
@@ -89,6 +90,8 @@ pub struct Cluster {
     node_ids: Mutex<NodeIds>,
     epochs: Mutex<Epochs>,
     epochs_wanted: AtomicU32,
+    lists: Lists,
+    sweep: Mutex<SweepHome>,
 }
 
 /// The epoch of a cluster whose nodes are of this process, and so can be asked at any time.
@@ -142,6 +145,8 @@ impl Cluster {
             node_ids: Mutex::default(),
             epochs: Mutex::default(),
             epochs_wanted: AtomicU32::new(0),
+            lists: Lists::default(),
+            sweep: Mutex::default(),
         }))
     }
 
@@ -178,7 +183,13 @@ impl Cluster {
         if !ids.dead().contains(&node) {
             ids.died(&[node]);
         }
-        self.epochs().leave(node);
+        let mut epochs = self.epochs();
+        epochs.nodes.get(&node).into_iter().for_each(|node| self.lists.forget(node));
+        epochs.leave(node);
+        drop(epochs);
+        // What it had noted is not told any more.
+        self.sweep().leave(THIS_PROCESS.0);
+        self.lists.end();
     }
 
     /// Moves the epoch on, if no node holds it back. `heard` tells whether a message comes through, of a node or to
@@ -198,6 +209,35 @@ impl Cluster {
     /// Asks for a flush; see [`EpochHome::want_flush`].
     pub(crate) fn note_flush(&self, since: u64) {
         self.epochs().home.want_flush(since);
+    }
+
+    fn sweep(&self) -> MutexGuard<'_, SweepHome> {
+        self.sweep.lock().expect("nothing panics while it holds the sweep")
+    }
+
+    fn begin_sweep_now(&self, index: IndexId) -> Result<u64, ControlError> {
+        let by = THIS_PROCESS.0;
+        let mut sweep = self.sweep();
+        if sweep.wanted(by).is_some() {
+            return Err(ControlError::Sweeping { by: "this process".into() });
+        }
+        let number = sweep.begin(index, by, [by]).expect("there is one process");
+        self.lists.begin(number, index);
+        sweep.noted(by, number);
+        Ok(number)
+    }
+
+    fn sweep_waits_for_now(&self, number: u64, step: Step) -> Result<Vec<u16>, Ended> {
+        let (by, mut sweep) = (THIS_PROCESS.0, self.sweep());
+        if step == Step::Lists
+            && !sweep.waits_for(by, number, step)?.is_empty()
+            && let Some(extents) = self.lists.tell(number)
+        {
+            let pieces: Vec<_> = extents.iter().collect();
+            sweep.told(by, number, &pieces, true);
+        }
+        let is_late = !sweep.waits_for(by, number, step)?.is_empty();
+        Ok(if is_late { self.epochs().nodes.keys().copied().collect() } else { Vec::new() })
     }
 
     fn epochs(&self) -> MutexGuard<'_, Epochs> {
@@ -268,19 +308,21 @@ impl Cluster {
         &self,
         index: IndexId,
         server: ServerId,
-        joins: u64,
+        joins: Option<u64>,
         extents: &[Chunk],
     ) -> Result<u64, ControlError> {
         let memory = self.server(server)?;
         let extent = |&Chunk { start, bytes }: &Chunk| Extent { offset: start.offset(), bytes };
         // None joins meanwhile: it would have to wait for the epochs.
         let epochs = self.epochs();
-        let others = epochs.nodes.len().saturating_sub(1) as u32;
-        if others > 0 {
-            return Err(ControlError::OthersConnected { server, others });
-        }
-        if epochs.joins != joins {
-            return Err(ControlError::OthersCame { server });
+        if let Some(joins) = joins {
+            let others = epochs.nodes.len().saturating_sub(1) as u32;
+            if others > 0 {
+                return Err(ControlError::OthersConnected { server, others });
+            }
+            if epochs.joins != joins {
+                return Err(ControlError::OthersCame { server });
+            }
         }
         memory.clean(memory.take_back(index, extents.iter().map(extent).collect())?)
     }
@@ -377,10 +419,42 @@ impl Control for Cluster {
         &self,
         index: IndexId,
         server: ServerId,
-        joins: u64,
+        joins: Option<u64>,
         extents: Vec<Chunk>,
     ) -> LocalBoxFuture<'static, Result<u64, ControlError>> {
         ready(self.take_back_now(index, server, joins, &extents)).boxed_local()
+    }
+
+    fn lists(&self) -> &Lists {
+        &self.lists
+    }
+
+    fn begin_sweep(&self, index: IndexId) -> LocalBoxFuture<'static, Result<u64, ControlError>> {
+        ready(self.begin_sweep_now(index)).boxed_local()
+    }
+
+    fn sweep_waits_for(
+        &self,
+        sweep: u64,
+        step: Step,
+    ) -> LocalBoxFuture<'static, Result<Vec<u16>, ControlError>> {
+        let late = self.sweep_waits_for_now(sweep, step);
+        ready(late.map_err(|_| ControlError::SweepVoid)).boxed_local()
+    }
+
+    fn swept_lists(&self, sweep: u64) -> LocalBoxFuture<'static, Result<Vec<Chunk>, ControlError>> {
+        let told = self.sweep().lists(THIS_PROCESS.0, sweep, RemotePtr::from_bits(0), usize::MAX);
+        let piece = |(start, bytes)| Chunk { start, bytes };
+        let told = told.map(|(pieces, _)| pieces.into_iter().map(piece).collect());
+        ready(told.map_err(|_| ControlError::SweepVoid)).boxed_local()
+    }
+
+    fn end_sweep(&self, sweep: Option<u64>) {
+        let mut home = self.sweep();
+        home.end(THIS_PROCESS.0, sweep);
+        if home.wanted(THIS_PROCESS.0).is_none() {
+            self.lists.end();
+        }
     }
 
     fn want_epoch(&self) {
@@ -502,13 +576,13 @@ mod tests {
         cluster.join_epochs(1, &epochs());
         let joins = now(cluster.holdings(id)).unwrap()[1].joins;
         cluster.join_epochs(2, &epochs());
-        let take_back = || now(cluster.take_back(id, ServerId(1), joins, vec![lost]));
+        let take_back = || now(cluster.take_back(id, ServerId(1), Some(joins), vec![lost]));
         let others = ControlError::OthersConnected { server: ServerId(1), others: 1 };
         assert_eq!(take_back(), Err(others));
         cluster.release_node_id(2);
         assert_eq!(take_back(), Err(ControlError::OthersCame { server: ServerId(1) }));
         let joins = now(cluster.holdings(id)).unwrap()[1].joins;
-        assert_eq!(now(cluster.take_back(id, ServerId(1), joins, vec![lost])), Ok(8192));
+        assert_eq!(now(cluster.take_back(id, ServerId(1), Some(joins), vec![lost])), Ok(8192));
         assert_eq!(now(cluster.chunk(ServerId(1), id)).unwrap(), lost);
         let lost = lost.start.offset()..lost.start.offset() + lost.bytes;
         for word in words {

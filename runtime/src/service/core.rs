@@ -32,7 +32,7 @@ const PATH_BYTES_MAX: usize = 4096;
 /// Time for which a client's word counts that memory waits for the next epoch.
 const WAITS_NS: u64 = 1_000_000_000;
 /// Largest content of a page of a list: the rest of the frame is for its number and its kind.
-const PAGE_BYTES_MAX: usize = crate::control::frame::FRAME_BYTES_MAX - 64;
+pub(super) const PAGE_BYTES_MAX: usize = crate::control::frame::FRAME_BYTES_MAX - 64;
 
 /// The memory server that a control service serves, and the way to it.
 pub struct Served {
@@ -62,6 +62,15 @@ pub struct ServiceCore {
     served: Served,
     clock: Clock,
     state: Mutex<Peers>,
+}
+
+/// A sign of life from a process with compute nodes ([`crate::control::wire::Request::Epoch`]).
+pub(super) struct Beat {
+    pub(super) oldest: u64,
+    pub(super) fenced: u32,
+    pub(super) waits: bool,
+    pub(super) flush: u64,
+    pub(super) noting: u64,
 }
 
 /// An index that a connection wants to be created.
@@ -176,6 +185,7 @@ impl ServiceCore {
     fn bury(&self, state: &mut Peers, peer: PeerId, gone: &Peer) {
         self.served.memory.drop_temporary(peer);
         self.served.memory.forget_peer(peer);
+        state.sweep.leave(peer.0);
         let Peer { name, nodes, .. } = gone;
         if gone.leaving || !gone.reached {
             state.epochs.leave(peer.0);
@@ -219,33 +229,28 @@ impl ServiceCore {
         Ok(())
     }
 
-    /// Admits a compute node; yields its id, and the epoch that it begins with.
-    pub(super) fn admit(&self, peer: PeerId) -> Result<(u16, u64), ControlError> {
+    /// Admits a compute node; yields its id, the epoch that it begins with, and the sweep that it notes for.
+    pub(super) fn admit(&self, peer: PeerId) -> Result<Reply, ControlError> {
         let mut state = self.state();
         let asking = state.home_peer(peer)?;
         if asking.nodes.len() >= NODES_OF_ONE_MAX {
             return Err(ControlError::TooManyNodesOfOne { max: NODES_OF_ONE_MAX as u32 });
         }
         asking.reached |= self.is_mapped(peer);
-        let id = state.node_ids.take()?;
-        state.peer(peer).nodes.push(id);
-        Ok((id, state.epochs.join(peer.0)))
+        let node = state.node_ids.take()?;
+        state.peer(peer).nodes.push(node);
+        let sweep = state.sweep.join(peer.0).map(|(number, index)| (number, index.0));
+        Ok(Reply::Admitted { node, epoch: state.epochs.join(peer.0), sweep })
     }
 
     /// Takes a sign of life from a process with compute nodes: what they have acknowledged.
-    pub(super) fn epoch(
-        &self,
-        peer: PeerId,
-        oldest: u64,
-        fenced: u32,
-        waits: bool,
-        flush: u64,
-    ) -> Result<Reply, ControlError> {
+    pub(super) fn epoch(&self, peer: PeerId, beat: Beat) -> Result<Reply, ControlError> {
+        let Beat { oldest, fenced, waits, flush, noting } = beat;
         let (now, mut state) = (self.clock.now(), self.state());
         state.home_peer(peer)?;
         state.note_fenced(fenced);
         if waits {
-            state.waits_until_ns = now + WAITS_NS;
+            self.hurry(&mut state);
         }
         if flush > 0 {
             state.epochs.want_flush(flush);
@@ -255,8 +260,15 @@ impl ServiceCore {
         if epoch > before {
             state.epoch_since_ns = now;
         }
+        state.sweep.noted(peer.0, noting);
+        let sweep = state.sweep.wanted(peer.0).map(|(number, index, step)| (number, index.0, step));
         let (dead, hurry) = (state.node_ids.dead().len() as u32, now < state.waits_until_ns);
-        Ok(Reply::Epoch { epoch, dead, hurry, flushed: state.epochs.flushed() })
+        Ok(Reply::Epoch { epoch, dead, hurry, flushed: state.epochs.flushed(), sweep })
+    }
+
+    /// Has signs of life come sooner, for a while.
+    pub(super) fn hurry(&self, state: &mut Peers) {
+        state.waits_until_ns = self.clock.now() + WAITS_NS;
     }
 
     pub(super) fn agree(&self, peer: PeerId) -> Result<(), ControlError> {
@@ -348,14 +360,14 @@ impl ServiceCore {
     }
 
     /// Takes pieces of the index's chunks back that the client has found no node in. No other client may have an
-    /// address there, or the memory in a list: none is connected, and none was since the client began to look, else
-    /// something that it has left may lead there. A client that joins from now on finds nothing that leads there, and
-    /// gets the memory zeroed.
+    /// address there, or the memory in a list: with `joins`, none is connected, and none was since the client began to
+    /// look, else something that it has left may lead there; without, the client has swept. A client that joins from
+    /// now on finds nothing that leads there, and gets the memory zeroed.
     pub(super) fn take_back(
         &self,
         peer: PeerId,
         index: IndexId,
-        joins: u64,
+        joins: Option<u64>,
         extents: Vec<Extent>,
     ) -> Result<u64, ControlError> {
         let memory = &self.served.memory;
@@ -365,12 +377,14 @@ impl ServiceCore {
             if server == ServerId(0) {
                 memory.usable(index, peer)?;
             }
-            let others = state.others(peer);
-            if others > 0 {
-                return Err(ControlError::OthersConnected { server, others });
-            }
-            if state.joins != joins {
-                return Err(ControlError::OthersCame { server });
+            if let Some(joins) = joins {
+                let others = state.others(peer);
+                if others > 0 {
+                    return Err(ControlError::OthersConnected { server, others });
+                }
+                if state.joins != joins {
+                    return Err(ControlError::OthersCame { server });
+                }
             }
             memory.take_back(index, extents)?
         };
@@ -578,7 +592,7 @@ impl ServiceCore {
     }
 
     /// Locks the state, and removes silent connections that have died from it.
-    fn state(&self) -> MutexGuard<'_, Peers> {
+    pub(super) fn state(&self) -> MutexGuard<'_, Peers> {
         let mut state = self.state.lock().expect("no request panics while it holds the state");
         if !state.silent.is_empty() {
             let dead: Vec<u64> =

@@ -15,6 +15,7 @@ mod members;
 mod peers;
 mod process;
 mod session;
+mod sweeps;
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -18,6 +18,7 @@ use crate::control::wire::{Census, ConnectedNode};
 use crate::control::{ControlError, IndexId};
 use crate::epoch::EpochHome;
 use crate::pointer::ServerId;
+use crate::sweep::{Ended, SweepHome};
 
 /// The connections that the sessions of a service share.
 #[derive(Default)]
@@ -41,6 +42,8 @@ pub(super) struct Peers {
     pub(super) epoch_since_ns: u64,
     /// Until when it is to move on sooner.
     pub(super) waits_until_ns: u64,
+    /// The sweep that is under way, at the server that keeps the catalog.
+    pub(super) sweep: SweepHome,
 }
 
 /// A connection that has joined.
@@ -177,6 +180,26 @@ impl Peers {
         let waited = now.saturating_sub(self.epoch_since_ns) / 1_000_000_000;
         let late_seconds = if self.epochs.waits_for(number) { waited } else { 0 };
         ConnectedNode { id, name, seconds, silent, late_seconds }
+    }
+
+    /// Begins a sweep by that peer, of which all processes with compute nodes take part.
+    pub(super) fn begin_sweep(&mut self, by: PeerId, index: IndexId) -> Result<u64, ControlError> {
+        let all = self.joined.iter().chain(&self.silent);
+        let processes: Vec<u64> =
+            all.filter(|(_, peer)| !peer.nodes.is_empty()).map(|(process, _)| *process).collect();
+        self.sweep.begin(index, by.0, processes).map_err(|ended| match ended {
+            Ended::Other(other) => {
+                let other = self.joined.get(&other).or_else(|| self.silent.get(&other));
+                ControlError::Sweeping { by: other.map_or_else(String::new, |peer| peer.name.clone()) }
+            }
+            Ended::Void => ControlError::SweepVoid,
+        })
+    }
+
+    /// Lists the compute nodes of a process.
+    pub(super) fn nodes_of(&self, process: u64) -> Vec<u16> {
+        let peer = self.joined.get(&process).or_else(|| self.silent.get(&process));
+        peer.map_or_else(Vec::new, |peer| peer.nodes.clone())
     }
 
     /// Lists the indexes that silent connections may use again.

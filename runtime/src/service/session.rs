@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use thiserror::Error;
 
-use super::core::{ServiceCore, Wanted};
+use super::core::{Beat, ServiceCore, Wanted};
 use super::members::Members;
 use super::random_instance;
 use crate::control::frame::{self, FrameBuffer, FrameError};
@@ -241,7 +241,7 @@ impl Session {
     fn serve(&self, request: Request) -> Result<Reply, ControlError> {
         let (core, peer) = (&self.core, self.peer);
         match request {
-            Request::Admit => core.admit(peer).map(|(node, epoch)| Reply::Admitted { node, epoch }),
+            Request::Admit => core.admit(peer),
             Request::Agree => core.agree(peer).map(|()| Reply::Done),
             Request::Chunk { index, seal, temporary } => {
                 let extent = core.chunk(peer, Owner { index: IndexId(index), seal }, temporary);
@@ -296,7 +296,14 @@ impl Session {
             Request::Dead { after } => {
                 core.dead(peer, after).map(|(nodes, more)| Reply::Dead { nodes, more })
             }
-            Request::Epoch { oldest, fenced, waits, flush } => core.epoch(peer, oldest, fenced, waits, flush),
+            Request::Epoch { oldest, fenced, waits, flush, noting } => {
+                core.epoch(peer, Beat { oldest, fenced, waits, flush, noting })
+            }
+            Request::BeginSweep { index } => core.begin_sweep(peer, IndexId(index)),
+            Request::SweepStep { sweep, step } => core.sweep_step(peer, sweep, step),
+            Request::TellLists { sweep, pieces, is_last } => core.tell_lists(peer, sweep, &pieces, is_last),
+            Request::SweptLists { sweep, from } => core.swept_lists(peer, sweep, from),
+            Request::EndSweep { sweep } => core.end_sweep(peer, sweep),
             Request::Hello | Request::Join { .. } | Request::Resume { .. } | Request::Goodbye => {
                 Err(ControlError::Protocol { what: "it is part of the handshake".into() })
             }

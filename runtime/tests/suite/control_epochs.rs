@@ -9,7 +9,7 @@ const NOT_YET: u32 = 0;
 
 /// Acknowledges an epoch; yields the cluster's.
 fn beat(client: &mut Client, oldest: u64, fenced: u32) -> u64 {
-    match client.ask(Request::Epoch { oldest, fenced, waits: false, flush: 0 }) {
+    match client.ask(Request::Epoch { oldest, fenced, waits: false, flush: 0, noting: 0 }) {
         Ok(Reply::Epoch { epoch, hurry: false, .. }) => epoch,
         other => panic!("{other:?}"),
     }
@@ -48,13 +48,13 @@ fn the_word_that_memory_waits_goes_to_all() {
     assert_eq!((admit(&mut one), admit(&mut two)), (1, 1));
     for (client, waits, hurried) in [(&mut two, false, false), (&mut one, true, true)] {
         let Ok(Reply::Epoch { hurry, .. }) =
-            client.ask(Request::Epoch { oldest: 1, fenced: NOT_YET, waits, flush: 0 })
+            client.ask(Request::Epoch { oldest: 1, fenced: NOT_YET, waits, flush: 0, noting: 0 })
         else {
             panic!("a reply")
         };
         assert_eq!(hurry, hurried);
     }
-    let heard = two.ask(Request::Epoch { oldest: 1, fenced: NOT_YET, waits: false, flush: 0 });
+    let heard = two.ask(Request::Epoch { oldest: 1, fenced: NOT_YET, waits: false, flush: 0, noting: 0 });
     assert!(matches!(heard, Ok(Reply::Epoch { hurry: true, .. })));
 }
 
@@ -72,8 +72,9 @@ fn a_dead_member_holds_the_epoch_until_it_is_fenced_on_all_servers() {
         assert_eq!((beat(&mut lives, 1, NOT_YET), beat(&mut lives, 2, NOT_YET)), (2, 2));
         drop(dies);
         if servers > 1 {
-            let held = lives.ask(Request::Epoch { oldest: 2, fenced: NOT_YET, waits: false, flush: 0 });
-            assert_eq!(held, Ok(Reply::Epoch { epoch: 2, dead: 1, hurry: false, flushed: 0 }));
+            let held =
+                lives.ask(Request::Epoch { oldest: 2, fenced: NOT_YET, waits: false, flush: 0, noting: 0 });
+            assert_eq!(held, Ok(Reply::Epoch { epoch: 2, dead: 1, hurry: false, flushed: 0, sweep: None }));
         }
         assert_eq!(beat(&mut lives, 2, 1), 3);
     }
@@ -83,6 +84,6 @@ fn a_dead_member_holds_the_epoch_until_it_is_fenced_on_all_servers() {
 fn only_the_server_that_keeps_the_catalog_counts_epochs() {
     let core = core(4);
     let mut elsewhere = Client::joined(&core, &[77, INSTANCE], 1);
-    let asked = elsewhere.ask(Request::Epoch { oldest: 1, fenced: 0, waits: true, flush: 0 });
+    let asked = elsewhere.ask(Request::Epoch { oldest: 1, fenced: 0, waits: true, flush: 0, noting: 0 });
     assert_eq!(asked, Err(ControlError::NotHome));
 }

@@ -10,6 +10,7 @@ use farwood_runtime::control::greeting::greeting;
 use farwood_runtime::control::nodes::{NodeBatch, NodeClass, Waits, WantedNodes};
 use farwood_runtime::control::wire::{Census, Reply, Request};
 use farwood_runtime::service::{Close, ServiceCore};
+use farwood_runtime::sweep::Step;
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -70,8 +71,10 @@ fn request() -> impl Strategy<Value = Request> {
         1 => Just(Request::Usage),
         1 => any::<Option<u64>>().prop_map(|after| Request::Nodes { after }),
         1 => Just(Request::Ping),
-        1 => any::<(u64, u32, bool, u64)>()
-            .prop_map(|(oldest, fenced, waits, flush)| Request::Epoch { oldest, fenced, waits, flush }),
+        1 => (any::<(u64, u32, bool, u64)>(), 0..4u64).prop_map(|((oldest, fenced, waits, flush), noting)| {
+            Request::Epoch { oldest, fenced, waits, flush, noting }
+        }),
+        2 => sweep(),
         1 => Just(Request::Goodbye),
         1 => Just(Request::Hello),
         1 => (0..6u64, any::<u128>()).prop_map(|(connection, pass)| Request::Resume { connection, pass }),
@@ -89,13 +92,28 @@ fn give_back() -> impl Strategy<Value = Request> {
     (0..6u32, piece).prop_map(|(index, (offset, bytes))| Request::GiveBack { index, offset, bytes })
 }
 
-/// Generates a piece of one of the chunks, as a repair takes it back: refused, unless its client is alone.
+/// Generates a piece of one of the chunks, as a repair takes it back: refused, unless its client is alone; or as a
+/// sweep does.
 fn take_back() -> impl Strategy<Value = Request> {
     let bytes =
         prop_oneof![(1..16u64).prop_map(|pages| pages * 4096), (1..4u64).prop_map(|nodes| nodes * 1024)];
-    (0..6u32, 0..20u64, 0..5u64, 0..16u64, bytes).prop_map(|(index, joins, chunk, from, bytes)| {
-        let extents = vec![(18 * 4096 + chunk * CHUNK_BYTES + from * 4096, bytes)];
-        Request::TakeBack { index, joins, extents }
+    (0..6u32, proptest::option::weighted(0.9, 0..20u64), 0..5u64, 0..16u64, bytes).prop_map(
+        |(index, joins, chunk, from, bytes)| {
+            let extents = vec![(18 * 4096 + chunk * CHUNK_BYTES + from * 4096, bytes)];
+            Request::TakeBack { index, joins, extents }
+        },
+    )
+}
+
+/// Generates steps of a sweep, of any client and in any order.
+fn sweep() -> impl Strategy<Value = Request> {
+    let pieces = vec((any::<u64>(), any::<u64>()), 0..4);
+    (0..5, 0..6u32, 0..4u64, pieces, any::<bool>()).prop_map(|(kind, index, sweep, pieces, bit)| match kind {
+        0 => Request::BeginSweep { index },
+        1 => Request::SweepStep { sweep, step: if bit { Step::Notes } else { Step::Lists } },
+        2 => Request::TellLists { sweep, pieces, is_last: bit },
+        3 => Request::SweptLists { sweep, from: u64::from(bit) << 63 },
+        _ => Request::EndSweep { sweep: bit.then_some(sweep) },
     })
 }
 

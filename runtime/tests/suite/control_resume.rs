@@ -94,7 +94,7 @@ fn a_silent_client_that_goes_on_has_all_that_it_had() {
     let mut other = server.joined();
     let mut stopped = server.joined();
     let node = stopped.client.ask(Request::Admit);
-    assert_eq!(node, Ok(Reply::Admitted { node: 1, epoch: 1 }));
+    assert_eq!(node, Ok(Reply::Admitted { node: 1, epoch: 1, sweep: None }));
     let index = create(&mut stopped.client, "a").unwrap().id;
     let first = chunk(&mut stopped.client, index);
     let drop = Request::BeginDrop { name: "a".into() };
@@ -119,7 +119,7 @@ fn a_silent_client_that_goes_on_has_all_that_it_had() {
     }
     let second = chunk(&mut stopped.client, index);
     assert_ne!(first, second);
-    assert_eq!(stopped.client.ask(Request::Admit), Ok(Reply::Admitted { node: 2, epoch: 1 }));
+    assert_eq!(stopped.client.ask(Request::Admit), Ok(Reply::Admitted { node: 2, epoch: 1, sweep: None }));
     assert_eq!(stopped.client.send_frame(Request::Goodbye).1, Err(Close::Goodbye));
     std::mem::drop(stopped);
     assert_eq!(server.silent(), [false]);

@@ -80,7 +80,7 @@ fn an_index_in_use_is_not_dropped() {
     let (mut one, mut two) = (Client::alone(&core), Client::alone(&core));
     let entry = create(&mut one, "a").unwrap();
     assert_eq!(create(&mut two, "a"), Err(ControlError::Exists { name: named("a") }));
-    assert_eq!(one.ask(Request::Admit), Ok(Reply::Admitted { node: 1, epoch: 1 }));
+    assert_eq!(one.ask(Request::Admit), Ok(Reply::Admitted { node: 1, epoch: 1, sweep: None }));
     let in_use =
         |nodes, connections| Err(ControlError::InUse { name: named("a"), nodes, connections, silent: 0 });
     assert_eq!(two.ask(Request::BeginDrop { name: named("a") }), in_use(vec![1], 1));
@@ -341,7 +341,7 @@ fn free_nodes_are_kept_for_the_next_until_the_index_is_dropped() {
     drop(two);
     // A repair does not give them back once more.
     let joins = holdings(&mut one, a).2;
-    let twice = Request::TakeBack { index: a, joins, extents: vec![(first, 8192)] };
+    let twice = Request::TakeBack { index: a, joins: Some(joins), extents: vec![(first, 8192)] };
     assert!(matches!(one.ask(twice), Err(ControlError::NotHeld { .. })));
     for request in [
         Request::BeginDrop { name: named("a") },
@@ -409,8 +409,11 @@ fn memory_of_the_dead_is_taken_back_when_nobody_else_can_have_it() {
     assert_eq!(holdings(&mut one, a), (all.clone(), 1, 2));
     assert_eq!(holdings(&mut two, b).0, [(of_b, CHUNK_BYTES, false)]);
     assert_eq!(holdings(&mut two, 99).0, []);
-    let take_back =
-        |joins, extents: &[(u64, u64)]| Request::TakeBack { index: a, joins, extents: extents.into() };
+    let take_back = |joins, extents: &[(u64, u64)]| Request::TakeBack {
+        index: a,
+        joins: Some(joins),
+        extents: extents.into(),
+    };
     let lost = [(first, 8192), (second, 4096)];
     let others = ControlError::OthersConnected { server: ServerId(0), others: 1 };
     assert_eq!(two.ask(take_back(2, &lost)), Err(others));
@@ -460,7 +463,7 @@ fn memory_of_the_dead_is_taken_back_when_nobody_else_can_have_it() {
     assert_eq!(two.ask(take_back(3, &[(node, 1024), (node + 2048, 512)])), Ok(Reply::Freed { bytes: 1536 }));
     let Ok(Reply::Batch(Some(batch))) = two.ask(take_nodes(a, 3)) else { panic!("there is one") };
     assert_eq!((batch.class, batch.nodes), (CLASS, vec![(node, None)]));
-    let unknown = Request::TakeBack { index: 99, joins: 3, extents: vec![(first, 4096)] };
+    let unknown = Request::TakeBack { index: 99, joins: Some(3), extents: vec![(first, 4096)] };
     assert_eq!(two.ask(unknown), Err(ControlError::NoSuchIndex { index: IndexId(99) }));
 }
 
@@ -479,7 +482,8 @@ fn those_who_are_over_are_no_others() {
     assert_eq!((pieces, others), (vec![(offset, CHUNK_BYTES, false)], 0));
     let mut other = Client::joined(&core, &[8, INSTANCE], 1);
     assert_eq!(holdings(&mut other, 1).0, [], "another catalog's");
-    let take_back = |joins| Request::TakeBack { index: 1, joins, extents: vec![(offset, CHUNK_BYTES)] };
+    let take_back =
+        |joins| Request::TakeBack { index: 1, joins: Some(joins), extents: vec![(offset, CHUNK_BYTES)] };
     assert!(matches!(other.ask(take_back(joins + 1)), Err(ControlError::Restarted { .. })));
     assert!(other.send_frame(Request::Goodbye).1.is_err());
     assert_eq!(holdings(&mut one, 1).1, 0);
@@ -492,7 +496,10 @@ fn ids_of_nodes_are_reused_after_goodbye_only() {
     let mut given = 0u32;
     let mut admit = |client: &mut Client| {
         given += 1;
-        assert_eq!(client.ask(Request::Admit), Ok(Reply::Admitted { node: given as u16, epoch: 1 }));
+        assert_eq!(
+            client.ask(Request::Admit),
+            Ok(Reply::Admitted { node: given as u16, epoch: 1, sweep: None })
+        );
     };
     let (mut polite, mut dying) = (Client::alone(&core), Client::alone(&core));
     admit(&mut polite);
@@ -503,7 +510,7 @@ fn ids_of_nodes_are_reused_after_goodbye_only() {
     drop(polite);
     let mut many: Vec<Client> = (0..256).map(|_| Client::alone(&core)).collect();
     (2..65_535u32).for_each(|i| admit(&mut many[i as usize % 256]));
-    assert_eq!(many[0].ask(Request::Admit), Ok(Reply::Admitted { node: 1, epoch: 1 }));
+    assert_eq!(many[0].ask(Request::Admit), Ok(Reply::Admitted { node: 1, epoch: 1, sweep: None }));
     assert_eq!(many[1].ask(Request::Admit), Err(ControlError::TooManyNodes));
     assert_eq!(many[2].ask(Request::Admit), Err(ControlError::TooManyNodesOfOne { max: 256 }));
 }
@@ -537,7 +544,7 @@ fn an_index_knows_who_had_died_before_it() {
     let mut steady = Client::alone(&core);
     for node in [1, 2, 3] {
         let mut client = Client::alone(&core);
-        assert_eq!(client.ask(Request::Admit), Ok(Reply::Admitted { node, epoch: 1 }));
+        assert_eq!(client.ask(Request::Admit), Ok(Reply::Admitted { node, epoch: 1, sweep: None }));
         create(&mut client, &node.to_string()).unwrap();
         if node == 2 {
             // It ends well.

@@ -28,6 +28,7 @@ mod control_model;
 mod control_resume;
 mod control_service;
 mod control_session;
+mod control_sweeps;
 mod ports;
 mod shutdown;
 #[cfg(feature = "sim")]

@@ -78,7 +78,8 @@ impl Run<'_> {
         let still_reached = beside_nodes.saturating_sub(intents);
         // A page of which it is not known whether it is in the list stays with its table, or is lost with it.
         perhaps += intents.saturating_sub(beside_nodes);
-        let least = known.saturating_sub(self.in_hand() + still_reached);
+        let swept = self.simulation.bytes_taken_back();
+        let least = known.saturating_sub(self.in_hand() + still_reached + swept);
         if report.torn.is_empty() && !(least..=known + perhaps).contains(&unreached) {
             return Err(format!(
                 "{unreached} bytes are handed out and not reached, {known} are in lists or retired, and {perhaps} may \

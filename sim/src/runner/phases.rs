@@ -74,7 +74,7 @@ pub(super) struct Member {
     node: u16,
     pub(super) shard: SimShard,
     verbs: Steerable,
-    index: AnyIndex<Steerable>,
+    pub(super) index: AnyIndex<Steerable>,
 }
 
 /// A client that looks at what is left, first of its compute node's shards.
@@ -234,6 +234,7 @@ impl<'r> Run<'r> {
             }
         };
         set_to_work(fleet, 0);
+        let _sweeps = self.sweep_meanwhile(fleet);
         let arrivals = Arrivals::new(self);
         let is_over = || {
             for (node, tree) in arrivals.come()? {
@@ -250,6 +251,7 @@ impl<'r> Run<'r> {
     /// Lets all clients that are left write and read all keys, undisturbed.
     fn stay_alive(&self, fleet: &[Member]) -> Result<(), String> {
         let clients = self.scenario.clients();
+        let swept = self.sweep_once(fleet);
         self.with_all_clients(fleet, LIVENESS_NS, "though nothing disturbs them", |crew, mut client| {
             let mut actions = Vec::new();
             for key in (client.who.client as usize % clients..crew.keys.len()).step_by(clients) {
@@ -268,6 +270,12 @@ impl<'r> Run<'r> {
                 }
             }
         })?;
+        self.run_until(
+            LIVENESS_NS,
+            "look for lost memory",
+            || (u64::from(swept.get()), 0),
+            || Ok((swept.get(), 1)),
+        )?;
         self.crew.recorder.failure().map_or(Ok(()), Err)
     }
 
@@ -409,6 +417,8 @@ impl<'r> Run<'r> {
         let on_its_way = books.iter().filter(|books| books.asks).count() as u64 * chunk.unwrap_or(0);
         // And a compute node that asks again when a reply was lost has lost a chunk.
         let on_its_way = on_its_way + self.simulation.bytes_lost();
+        // A sweep has given back what shards of stopped nodes have in their books still.
+        let handed_out = handed_out + self.simulation.bytes_taken_back();
         if (had..=had + on_its_way).contains(&handed_out) {
             return Ok(());
         }

@@ -12,6 +12,7 @@ use std::task::{Context, Poll, Waker};
 use farwood_runtime::control::nodes::{NodeBatch, WantedNodes};
 use farwood_runtime::control::{Chunk, ServerUsage};
 use farwood_runtime::epoch::Pins;
+use farwood_runtime::sweep::{Lists, Step};
 use farwood_runtime::verbs::Handler;
 use farwood_runtime::{
     Buf, Capabilities, CatalogEntry, Chain, Control, ControlError, Holdings, IndexId, LockRegion, Message,
@@ -194,6 +195,7 @@ pub(super) struct Memory {
     pub(super) asked_for_dead: AtomicUsize,
     chunks: AtomicUsize,
     pub(super) is_out: AtomicBool,
+    lists: Lists,
 }
 
 impl Memory {
@@ -205,7 +207,14 @@ impl Memory {
             ServerInfo { id, region_bytes, locks, device_locks: None, chunk_bytes: CHUNK_BYTES as u64 };
         let (asked_for_dead, chunks, is_out) =
             (AtomicUsize::new(0), AtomicUsize::new(0), AtomicBool::new(false));
-        Memory { servers: [info], dead: Mutex::default(), asked_for_dead, chunks, is_out }
+        Memory {
+            servers: [info],
+            dead: Mutex::default(),
+            asked_for_dead,
+            chunks,
+            is_out,
+            lists: Lists::default(),
+        }
     }
 }
 
@@ -236,11 +245,29 @@ impl Control for Memory {
         &self,
         _: IndexId,
         _: ServerId,
-        _: u64,
+        _: Option<u64>,
         _: Vec<Chunk>,
     ) -> LocalBoxFuture<'static, Result<u64, ControlError>> {
         refused()
     }
+
+    fn lists(&self) -> &Lists {
+        &self.lists
+    }
+
+    fn begin_sweep(&self, _: IndexId) -> LocalBoxFuture<'static, Result<u64, ControlError>> {
+        refused()
+    }
+
+    fn sweep_waits_for(&self, _: u64, _: Step) -> LocalBoxFuture<'static, Result<Vec<u16>, ControlError>> {
+        refused()
+    }
+
+    fn swept_lists(&self, _: u64) -> LocalBoxFuture<'static, Result<Vec<Chunk>, ControlError>> {
+        refused()
+    }
+
+    fn end_sweep(&self, _: Option<u64>) {}
 
     /// Nothing is retired here.
     fn want_epoch(&self) {}

@@ -25,7 +25,7 @@ pub(super) async fn all(servers: Arc<[Server]>, index: IndexId) -> Result<Vec<Ho
 pub(super) async fn take_back(
     servers: Arc<[Server]>,
     (index, id): (IndexId, ServerId),
-    joins: u64,
+    joins: Option<u64>,
     extents: Vec<Chunk>,
 ) -> Result<u64, ControlError> {
     let server = servers.get(usize::from(id.0)).ok_or(ControlError::NoSuchServer { server: id })?;

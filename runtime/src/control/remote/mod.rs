@@ -12,6 +12,7 @@ mod fencing;
 mod handed_out;
 mod holdings;
 mod resume;
+mod sweeps;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -44,6 +45,7 @@ use crate::control::stream::Deadline;
 use crate::epoch::NodeEpochs;
 use crate::message::ShardId;
 use crate::pointer::{RemotePtr, ServerId};
+use crate::sweep::{Lists, Step};
 
 /// Configuration of a compute node's connections.
 #[derive(Clone, Debug)]
@@ -262,6 +264,11 @@ impl RemoteControl {
     /// # Ok::<_, farwood_runtime::shm::ShmError>(())
     /// ```
     pub fn goodbye(&self) {
+        // A sweep that is under way would be void else.
+        let home = &self.servers[0].connection;
+        let parts = self.epochs.parts().into_iter().map(|part| home.ask_blocking(part));
+        let told: Vec<_> = parts.collect();
+        told.iter().for_each(|heard| _ = home.wait(heard));
         self.servers.iter().for_each(|server| server.connection.leave());
         let said: Vec<_> =
             self.servers.iter().map(|server| server.connection.ask_blocking(Request::Goodbye)).collect();
@@ -536,8 +543,8 @@ impl Admission for RemoteControl {
         let home = &self.servers[0];
         match home.connection.wait(&home.connection.ask_blocking(Request::Admit))? {
             // 0 is the owner in a free lock word.
-            Reply::Admitted { node, epoch } if node != 0 => {
-                self.epochs.admitted(epoch);
+            Reply::Admitted { node, epoch, sweep } if node != 0 => {
+                self.epochs.admitted(epoch, sweep);
                 self.nodes.fetch_add(1, Ordering::AcqRel);
                 Ok(node)
             }
@@ -615,10 +622,35 @@ impl Control for RemoteControl {
         &self,
         index: IndexId,
         server: ServerId,
-        joins: u64,
+        joins: Option<u64>,
         extents: Vec<Chunk>,
     ) -> LocalBoxFuture<'static, Result<u64, ControlError>> {
         holdings::take_back(Arc::clone(&self.servers), (index, server), joins, extents).boxed_local()
+    }
+
+    fn lists(&self) -> &Lists {
+        &self.epochs.lists
+    }
+
+    fn begin_sweep(&self, index: IndexId) -> LocalBoxFuture<'static, Result<u64, ControlError>> {
+        sweeps::begin(Arc::clone(&self.servers), index).boxed_local()
+    }
+
+    fn sweep_waits_for(
+        &self,
+        sweep: u64,
+        step: Step,
+    ) -> LocalBoxFuture<'static, Result<Vec<u16>, ControlError>> {
+        self.epochs.want();
+        sweeps::late(Arc::clone(&self.servers), sweep, step).boxed_local()
+    }
+
+    fn swept_lists(&self, sweep: u64) -> LocalBoxFuture<'static, Result<Vec<Chunk>, ControlError>> {
+        sweeps::lists(Arc::clone(&self.servers), sweep).boxed_local()
+    }
+
+    fn end_sweep(&self, sweep: Option<u64>) {
+        self.servers[0].connection.call(Request::EndSweep { sweep }, drop);
     }
 
     fn return_extent(&self, index: IndexId, rest: Chunk) {

@@ -18,6 +18,7 @@ use crate::control::{
 };
 use crate::fabric::embedded::Cluster;
 use crate::pointer::ServerId;
+use crate::sweep::{Lists, Step};
 
 /// The most turns that an answer takes.
 const TURNS_MAX: u64 = 4;
@@ -41,6 +42,7 @@ pub(super) struct SimControl {
     rules: Mutex<Vec<(Rule, u32)>>,
     late: Arc<LateReplies>,
     bytes_lost: AtomicU64,
+    bytes_taken_back: AtomicU64,
     /// Requests for chunks that still find no memory.
     no_memory_left: AtomicU64,
 }
@@ -65,6 +67,7 @@ impl SimControl {
             rules: Mutex::default(),
             late,
             bytes_lost: AtomicU64::new(0),
+            bytes_taken_back: AtomicU64::new(0),
             no_memory_left: AtomicU64::new(0),
         }
     }
@@ -72,6 +75,11 @@ impl SimControl {
     /// Counts the bytes that were handed out by replies that were lost, and given back by requests that were.
     pub(super) fn bytes_lost(&self) -> u64 {
         self.bytes_lost.load(Ordering::Relaxed)
+    }
+
+    /// Counts the bytes that servers have taken back.
+    pub(super) fn bytes_taken_back(&self) -> u64 {
+        self.bytes_taken_back.load(Ordering::Relaxed)
     }
 
     /// Lets these faults strike from now on, as far as they are of the control plane.
@@ -279,8 +287,39 @@ impl Control for SimControl {
         self.request(|| self.cluster.holdings(index))
     }
 
-    fn take_back(&self, index: IndexId, server: ServerId, joins: u64, extents: Vec<Chunk>) -> Answer<u64> {
-        self.request(|| self.cluster.take_back(index, server, joins, extents))
+    fn take_back(
+        &self,
+        index: IndexId,
+        server: ServerId,
+        joins: Option<u64>,
+        extents: Vec<Chunk>,
+    ) -> Answer<u64> {
+        self.request(|| {
+            let taken = self.cluster.take_back(index, server, joins, extents);
+            let taken = taken.now_or_never().expect("a direct call");
+            self.bytes_taken_back.fetch_add(*taken.as_ref().unwrap_or(&0), Ordering::Relaxed);
+            ready(taken).boxed_local()
+        })
+    }
+
+    fn lists(&self) -> &Lists {
+        self.cluster.lists()
+    }
+
+    fn begin_sweep(&self, index: IndexId) -> Answer<u64> {
+        self.request(|| self.cluster.begin_sweep(index))
+    }
+
+    fn sweep_waits_for(&self, sweep: u64, step: Step) -> Answer<Vec<u16>> {
+        self.request(|| self.cluster.sweep_waits_for(sweep, step))
+    }
+
+    fn swept_lists(&self, sweep: u64) -> Answer<Vec<Chunk>> {
+        self.request(|| self.cluster.swept_lists(sweep))
+    }
+
+    fn end_sweep(&self, sweep: Option<u64>) {
+        self.cluster.end_sweep(sweep);
     }
 
     /// Each node's message comes through or not, so that nodes are behind, and the epoch behind the nodes.

@@ -328,6 +328,18 @@ impl Simulation {
         self.control.bytes_lost()
     }
 
+    /// Counts the bytes that servers have taken back which no client gave back: what was lost, and found
+    /// ([`Control::take_back`](crate::Control::take_back)).
+    ///
+    /// ```
+    /// # use farwood_runtime::sim::{SimConfig, Simulation};
+    /// let simulation = Simulation::new(&SimConfig::default()).unwrap();
+    /// assert_eq!(simulation.bytes_taken_back(), 0);
+    /// ```
+    pub fn bytes_taken_back(&self) -> u64 {
+        self.control.bytes_taken_back()
+    }
+
     /// Returns the virtual time in ns.
     ///
     /// ```

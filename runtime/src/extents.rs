@@ -10,13 +10,12 @@
 
 use std::collections::BTreeMap;
 
-use farwood_runtime::RemotePtr;
+use crate::pointer::RemotePtr;
 
 /// A set of bytes, by their addresses.
 ///
 /// ```
-/// # use farwood_index::Extents;
-/// # use farwood_runtime::{RemotePtr, ServerId};
+/// # use farwood_runtime::{Extents, RemotePtr, ServerId};
 /// let at = |offset| RemotePtr::new(ServerId(1), offset);
 /// let mut nodes = Extents::default();
 /// assert_eq!(nodes.add(at(4096), 1024), None);
@@ -34,8 +33,7 @@ impl Extents {
     /// Adds `bytes` bytes from `at` on; yields the first of them that was in the set before.
     ///
     /// ```
-    /// # use farwood_index::Extents;
-    /// # use farwood_runtime::RemotePtr;
+    /// # use farwood_runtime::{Extents, RemotePtr};
     /// let (mut nodes, at) = (Extents::default(), RemotePtr::from_bits(4096));
     /// assert_eq!((nodes.add(at, 64), nodes.add(at.add(64), 64), nodes.bytes()), (None, None, 128));
     /// ```
@@ -59,7 +57,7 @@ impl Extents {
     /// Counts the bytes of the set.
     ///
     /// ```
-    /// # use farwood_index::Extents;
+    /// # use farwood_runtime::Extents;
     /// assert_eq!(Extents::default().bytes(), 0);
     /// ```
     pub fn bytes(&self) -> u64 {
@@ -69,8 +67,7 @@ impl Extents {
     /// Yields the extents of the set, ascending.
     ///
     /// ```
-    /// # use farwood_index::Extents;
-    /// # use farwood_runtime::RemotePtr;
+    /// # use farwood_runtime::{Extents, RemotePtr};
     /// let (mut nodes, at) = (Extents::default(), RemotePtr::from_bits(4096));
     /// nodes.add(at, 64);
     /// assert!(nodes.iter().eq([(at, 64)]));
@@ -79,11 +76,46 @@ impl Extents {
         self.ends.iter().map(|(begin, end)| (RemotePtr::from_bits(*begin), end - begin))
     }
 
+    /// Yields the extents of the set that begin at `from` or behind, ascending.
+    ///
+    /// ```
+    /// # use farwood_runtime::{Extents, RemotePtr};
+    /// let (mut nodes, at) = (Extents::default(), RemotePtr::from_bits(4096));
+    /// nodes.add(at, 64);
+    /// assert_eq!((nodes.iter_from(at).count(), nodes.iter_from(at.add(8)).count()), (1, 0));
+    /// ```
+    pub fn iter_from(&self, from: RemotePtr) -> impl Iterator<Item = (RemotePtr, u64)> {
+        let behind = self.ends.range(from.to_bits()..);
+        behind.map(|(begin, end)| (RemotePtr::from_bits(*begin), end - begin))
+    }
+
+    /// Adds all bytes of another set.
+    ///
+    /// ```
+    /// # use farwood_runtime::{Extents, RemotePtr};
+    /// let (mut one, mut other) = (Extents::default(), Extents::default());
+    /// other.add(RemotePtr::from_bits(4096), 64);
+    /// one.add_all(&other);
+    /// assert_eq!(one, other);
+    /// ```
+    pub fn add_all(&mut self, other: &Extents) {
+        other.iter().for_each(|(at, bytes)| _ = self.add(at, bytes));
+    }
+
+    /// Counts the extents of the set.
+    ///
+    /// ```
+    /// # use farwood_runtime::Extents;
+    /// assert_eq!(Extents::default().count(), 0);
+    /// ```
+    pub fn count(&self) -> usize {
+        self.ends.len()
+    }
+
     /// Yields the first of `bytes` bytes from `at` on that is in the set.
     ///
     /// ```
-    /// # use farwood_index::Extents;
-    /// # use farwood_runtime::RemotePtr;
+    /// # use farwood_runtime::{Extents, RemotePtr};
     /// let (mut nodes, at) = (Extents::default(), RemotePtr::from_bits(4096));
     /// nodes.add(at.add(64), 64);
     /// assert_eq!((nodes.first_shared(at, 64), nodes.first_shared(at, 65)), (None, Some(at.add(64))));
@@ -98,8 +130,7 @@ impl Extents {
     /// Lists what of `bytes` bytes from `at` on is not in the set, ascending.
     ///
     /// ```
-    /// # use farwood_index::Extents;
-    /// # use farwood_runtime::RemotePtr;
+    /// # use farwood_runtime::{Extents, RemotePtr};
     /// let (mut nodes, at) = (Extents::default(), RemotePtr::from_bits(4096));
     /// nodes.add(at.add(64), 64);
     /// assert_eq!(nodes.gaps(at, 192), [(at, 64), (at.add(128), 64)]);
