@@ -15,7 +15,7 @@ use farwood_runtime::control::Chunk;
 use farwood_runtime::{Extents, Meter, Verbs};
 
 use super::Tree;
-use super::descend::{Inner, Unread};
+use super::descend::{Inner, Successor, Unread};
 use super::lookup::Sought;
 use super::root::{begin_of, end_of};
 use crate::check::in_lines;
@@ -119,7 +119,8 @@ impl<V: Verbs> Tree<V> {
         loop {
             let inner = self.read_inner(meter, at, budget).await?;
             marks.reach(at.node.ptr(), in_lines(self.types().node_bytes(at.class)));
-            let Some((node, class)) = inner.moved else { return Ok((inner, at)) };
+            // One that was needless has slots as before: they lead to one leaf.
+            let Some(Successor::Node(node, class)) = inner.successor else { return Ok((inner, at)) };
             budget.spend(meter, at.node.ptr(), None)?;
             at = Unread { node, class, ..at };
         }

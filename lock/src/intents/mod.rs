@@ -296,7 +296,8 @@ async fn get_page<V: Verbs>(verbs: &V, intents: &Rc<Intents>, server: ServerId) 
     let owner = intents.owner;
     let chunk_bytes = verbs.control().servers().get(usize::from(server.0)).map_or(0, |info| info.chunk_bytes);
     let Some(shape) = shape_for(intents.node_bytes, chunk_bytes) else { return Ok(false) };
-    let unlisted = intents.at_server(server, |pages| pages.unlisted.as_ref().map(|page| (page.at, page.shape)));
+    let unlisted =
+        intents.at_server(server, |pages| pages.unlisted.as_ref().map(|page| (page.at, page.shape)));
     if unlisted.is_none() {
         let Some(pages) = page::list(verbs, intents.head).await? else { return Ok(false) };
         let (own, others) = pages

@@ -17,8 +17,11 @@ pub struct Expected {
 
 impl Drop for Expected {
     fn drop(&mut self) {
-        if let Some((state, node)) = &self.node {
-            lock(state).expected.remove(node);
+        let Some((state, node)) = &self.node else { return };
+        let mut state = lock(state);
+        if let Some(bytes) = state.expected.remove(node) {
+            // It may be in the index from now on, for a sweep that has walked by.
+            state.note(*node, bytes);
         }
     }
 }

@@ -81,8 +81,9 @@ impl NodeAllocator {
     /// # Ok(()) }).unwrap();
     /// ```
     pub fn flush_kept(&self, node: RemotePtr, bytes: u64) {
-        self.state().leaving.remove(&node);
         self.wait_for_flush(node, bytes.next_multiple_of(NODE_ALIGN));
+        // Behind that: in one of the two lists at any time.
+        self.state().leaving.remove(&node);
     }
 
     /// Takes memory that a node of a kind and this size had before, on `server` if there is some, else on any other

@@ -24,6 +24,7 @@ const SPLIT_INNER: Scene = Scene {
     is_put: true,
     is_it: |before, after| after.used_bytes > before.used_bytes,
     lowers: false,
+    afterwards: |_| {},
 };
 /// The time in ns for which the splitter stands still: others do much meanwhile.
 const STILL_NS: u64 = 200_000_000;
