@@ -43,10 +43,10 @@ use self::request::Request;
 use self::search::Search;
 use self::state::{Retired, State, lock};
 use crate::control::nodes::NodeClass;
+use crate::control::sweep::List;
 use crate::control::{Control, ControlError, IndexId, REST_BYTES_MIN};
 use crate::epoch::Pins;
 use crate::pointer::{RemotePtr, ServerId};
-use crate::sweep::List;
 
 /// Nodes are aligned to lines.
 const NODE_ALIGN: u64 = 64;

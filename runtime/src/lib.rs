@@ -42,7 +42,6 @@ pub mod pointer;
 mod ports;
 pub mod service;
 pub mod shard;
-pub mod sweep;
 mod sync;
 pub mod verbs;
 pub mod waiter;
@@ -50,6 +49,7 @@ pub mod waiter;
 pub use alloc::NodeAllocator;
 pub use buffer::{Buf, BufferPool};
 pub use chain::Chain;
+pub use control::sweep;
 pub use control::{
     CatalogEntry, ConnectConfig, ConnectError, Control, ControlError, Holdings, IndexId, LockRegion,
     RemoteControl, ServerAddress, ServerInfo,

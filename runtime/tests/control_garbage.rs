@@ -120,13 +120,7 @@ fn request(random: &mut SmallRng) -> Request {
         15 => Request::Fence(census(random)),
         16 => Request::Dead { after: random.random_range(0..10) },
         17 => Request::Resume { connection: random.random_range(0..60), pass: random.random() },
-        18 => Request::Epoch {
-            oldest: random.random(),
-            fenced: random.random(),
-            waits: random.random(),
-            flush: random.random(),
-            noting: random.random_range(0..4),
-        },
+        18 => sign_of_life(random),
         19 => Request::Holdings { index, from: random.random::<u64>() >> random.random_range(0..64) },
         20 => {
             let extent = |random: &mut SmallRng| {
@@ -145,6 +139,16 @@ fn request(random: &mut SmallRng) -> Request {
             .choose(random)
             .cloned()
             .expect("three to choose from"),
+    }
+}
+
+fn sign_of_life(random: &mut SmallRng) -> Request {
+    Request::Epoch {
+        oldest: random.random(),
+        fenced: random.random(),
+        waits: random.random(),
+        flush: random.random(),
+        noting: random.random_range(0..4),
     }
 }
 

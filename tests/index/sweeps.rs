@@ -84,7 +84,7 @@ fn a_sweep_takes_nothing_from_clients_that_live() {
     }
 }
 
-/// What a process had noted is not known when it dies: the sweep begins anew.
+/// A process that dies has not told what it had noted: the sweep begins anew.
 #[test]
 fn a_process_that_dies_meanwhile_keeps_no_memory() {
     for &kind in IndexKind::ALL {

@@ -1,16 +1,16 @@
-//! Marks the memory that a tree reaches, while clients work: level by level from the leaves up, by keys. It takes no part
-//! in how lost memory is found (`shell/sweep.rs`).
+//! Marks the memory that a tree reaches, while clients work: level by level from the leaves up, by keys. How lost
+//! memory is found then is not known here (`shell/sweep.rs`).
 //!
 //! A node's low fence never changes, so a node that is in the tree all the while answers for that key all the while.
 //! The walk asks at each level for the node that answers for the key at which the one before ended. None of those has
 //! answered for another node's low fence, so it comes to all of them:
 //!
 //! ```text
-//!   level 0     "" ── [  "", d ) ── [ d, k ) ── [ k, .. )         d is split meanwhile: [ d, f ) and [ f, k ), a new node
-//!                                                                 k is merged meanwhile: into one that answers for k
+//!   level 0     "" ── [  "", d ) ── [ d, k ) ── [ k, .. )     d is split meanwhile: [ d, f ) and [ f, k ), a new node
+//!                                                             k is merged meanwhile: into one that answers for k
 //! ```
 //!
-//! What inner nodes lead to is marked as well, whatever is there: the separator of a node that was merged may be there
+//! Children of inner nodes are marked as well, whatever is there: the separator of a node that was merged may be there
 //! still, if its merger has died.
 
 use std::rc::Rc;

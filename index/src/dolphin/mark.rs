@@ -1,12 +1,12 @@
-//! Marks the memory that a tree reaches, while clients work. It takes no part in how lost memory is found
+//! Marks the memory that a tree reaches, while clients work. How lost memory is found then is not known here
 //! (`shell/sweep.rs`).
 //!
-//! Inner nodes are walked by their prefixes: the node of a prefix is, at any time, where the way down from the root leads
-//! by then. A leaf's lower bound never changes, so leaves are walked by keys: the next one is that which answers for the
-//! key at which the one before has ended.
+//! Inner nodes are walked by their prefixes: the node of a prefix is, at any time, where the way down from the root
+//! leads by then. A leaf's lower bound never changes, so leaves are walked by keys: the next one is that which answers
+//! for the key at which the one before has ended.
 //!
-//! Slots may lead to a leaf that was merged, and get to other nodes meanwhile, by the client that makes these. So a walk
-//! cannot tell which freed leaves are led to: lost ones are left to a check at rest, and all else is given back.
+//! Slots may lead to a leaf that was merged, and clients copy them to nodes that they make. So a walk cannot tell which
+//! freed leaves are led to: lost ones are left to a check at rest, and all else is given back.
 
 use std::rc::Rc;
 

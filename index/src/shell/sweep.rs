@@ -1,5 +1,5 @@
-//! Sweeps of an index: lost memory is found and given back while clients work (`farwood_runtime::sweep` says why that is
-//! sound, and in which order it has to be done). What the index reaches, each algorithm says ([`Algorithm::mark`]).
+//! Sweeps of an index: lost memory is found and given back while clients work (`farwood_runtime::sweep` says why that
+//! is sound, and in which order it has to be done). Each algorithm says what the index reaches ([`Algorithm::mark`]).
 
 use std::rc::Rc;
 
@@ -22,7 +22,7 @@ const PATIENCE_NS: u64 = 30_000_000_000;
 /// Times that a sweep begins anew, because processes end that had not told what is in their lists.
 const ATTEMPTS_MAX: u32 = 4;
 
-/// What a sweep has found.
+/// Findings of a sweep.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SweepReport {
@@ -39,9 +39,9 @@ pub struct SweepReport {
 }
 
 impl<A: Algorithm, V: Verbs> Index<A, V> {
-    /// Finds memory of the index that was lost, with compute nodes that died and shards that ended, and gives it back to
-    /// its servers, while this client and others work on the index. It takes a while: epochs pass before, meanwhile and
-    /// behind, and all caches are emptied once if anything was lost. One index is swept at a time.
+    /// Finds memory of the index that was lost, with compute nodes that died and shards that ended, and gives it back
+    /// to its servers, while this client and others work on the index. It takes a while: epochs pass before, meanwhile
+    /// and behind, and all caches are emptied once if anything was lost. One index is swept at a time.
     ///
     /// ```
     /// # use farwood_index::{RangeIndex, Sherman, sherman::{Geometry, Options}};

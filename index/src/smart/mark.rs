@@ -1,14 +1,14 @@
-//! Marks the memory that a radix tree reaches, while clients work. It takes no part in how lost memory is found
+//! Marks the memory that a radix tree reaches, while clients work. How lost memory is found then is not known here
 //! (`shell/sweep.rs`).
 //!
-//! A node's position and the bytes before it never change, nor does a leaf's key, and a symbol has one slot. So the walk
-//! goes by *regions*: the keys that begin with some bytes. Below the slot that led to a region is, at any time, the
-//! topmost node of it or one above, which was put in between; and what is in the tree all the while is below that all
-//! the while.
+//! A node's position and the bytes before it never change, nor does a leaf's key, and a symbol has one slot. So the
+//! walk goes by *regions*: the keys that begin with some bytes. Below the slot that led to a region is, at any time,
+//! the topmost node of it or one above, which was put in between; and what is in the tree all the while is below that
+//! all the while.
 //!
 //! ```text
 //!   node of "a", slots b, c    ──>  regions "ab", "ac"
-//!   "ab" later: root ─> "a" ─> what its slot b leads to by then     marked, with the leaves below; regions for the rest
+//!   "ab" later: root ─> "a" ─> what its slot b leads to by then   marked, with the leaves below; regions for others
 //! ```
 
 use farwood_runtime::{Chain, Meter, RemotePtr, Verbs};
@@ -23,8 +23,8 @@ use crate::step::Budget;
 
 /// Inner nodes that are read in one epoch, before the next one is looked for from the root again.
 const NODES_OF_ONE_PIN: usize = 256;
-/// Leaves that are read in parallel.
-const LEAVES_AT_ONCE: usize = 64;
+/// Leaves that are read in parallel: few, since others wait for the same queue pairs.
+const LEAVES_AT_ONCE: usize = 16;
 
 /// Times that a region is looked for which nodes have come above meanwhile.
 const VAIN_MAX: u32 = 1_000;
@@ -71,7 +71,7 @@ struct Walk<'t, V: Verbs> {
     marks: &'t mut Marks,
 }
 
-/// What an inner node leads to.
+/// An inner node, as far as it leads somewhere.
 struct Inner {
     /// The key bytes that all keys below it begin with.
     path: Bytes,

@@ -1,5 +1,5 @@
-//! The lists of one allocator: what is left of chunks, free nodes, retired ones. They are of its shard's thread, but for
-//! a sweep, which is told what is in them. No memory is asked for here.
+//! The lists of one allocator: what is left of chunks, free nodes, retired ones. They are of its shard's thread, but
+//! for a sweep, which is told what is in them. No memory is asked for here.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::RangeInclusive;
@@ -8,9 +8,9 @@ use std::sync::{Mutex, MutexGuard};
 use super::{Allocated, Before, OfKind};
 use crate::control::Chunk;
 use crate::control::nodes::NodeClass;
+use crate::control::sweep::{List, Noted};
 use crate::extents::Extents;
 use crate::pointer::{RemotePtr, ServerId};
-use crate::sweep::{List, Noted};
 
 /// The lists.
 #[derive(Default)]
@@ -44,7 +44,7 @@ pub(super) struct State {
     pub(super) expected: BTreeMap<RemotePtr, u64>,
     /// True while a request for memory is not answered: what it brings is in no list yet.
     pub(super) asks: bool,
-    /// What has left the lists since a sweep began, if there is one.
+    /// Extents that have left the lists since a sweep began, if there is one.
     pub(super) noted: Noted,
 }
 

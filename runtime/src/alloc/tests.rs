@@ -9,12 +9,12 @@ use futures::future::{LocalBoxFuture, poll_fn};
 
 use super::*;
 use crate::control::nodes::{NodeBatch, WantedNodes};
+use crate::control::sweep::{Lists, Step};
 use crate::control::{CatalogEntry, Holdings, ServerUsage};
 use crate::control::{Chunk, ServerInfo};
 use crate::epoch::{NodeEpochs, Pins};
 use crate::fabric::Fabric as _;
 use crate::fabric::embedded::{Cluster, EmbeddedConfig};
-use crate::sweep::{Lists, Step};
 
 fn cluster(servers: u16) -> Arc<dyn Control> {
     Cluster::embedded(EmbeddedConfig {

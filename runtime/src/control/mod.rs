@@ -16,6 +16,7 @@ pub mod queue_pair;
 pub mod remote;
 pub mod seal;
 pub(crate) mod stream;
+pub mod sweep;
 pub mod wire;
 
 use std::sync::Arc;
@@ -27,8 +28,8 @@ pub use self::address::ServerAddress;
 pub use self::error::ControlError;
 use self::nodes::{NodeBatch, WantedNodes};
 pub use self::remote::{ConnectConfig, ConnectError, RemoteControl};
+use self::sweep::{Lists, Step};
 use crate::pointer::{RemotePtr, ServerId};
-use crate::sweep::{Lists, Step};
 
 const WORD_BYTES: u64 = 8;
 /// Alignment of the beginning and the end of rests of chunks.
@@ -256,8 +257,7 @@ pub trait Control: Send + Sync {
     /// Gives memory of `index` back to `server` that no node of the index lies in and no client has in a list: what
     /// the dead have left. The server zeroes it, and hands it out again. With `joins` it refuses if any other client is
     /// connected, or has joined since [`Control::holdings`] said so; without, the caller has swept
-    /// ([`crate::sweep`]). Each extent lies in one chunk; those of less than 4096
-    /// bytes are handed out as nodes of their size ([`Control::take_nodes`]). Yields the bytes that were taken back.
+    /// ([`sweep`]). Each extent lies in one chunk; those of less than 4096 bytes are handed out as nodes of their size ([`Control::take_nodes`]). Yields the bytes that were taken back.
     /// The caller ensures that no client of its own process uses the memory.
     ///
     /// ```
@@ -290,8 +290,8 @@ pub trait Control: Send + Sync {
     /// ```
     fn lists(&self) -> &Lists;
 
-    /// Begins a sweep of `index` ([`crate::sweep`]): all processes are to note what passes through their lists, until
-    /// it ends. Yields its number. There is one sweep at a time, of all indexes.
+    /// Begins a sweep of `index` ([`sweep`]): all processes are to note what passes through their lists, until it
+    /// ends. Yields its number. There is one sweep at a time, of all indexes.
     ///
     /// ```
     /// # use farwood_runtime::{ControlError, Verbs, on_one_shard};

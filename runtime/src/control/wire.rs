@@ -10,8 +10,8 @@ use super::nodes::{NodeBatch, WantedNodes};
 use super::queue_pair::{Answer, Endpoint};
 use super::seal::{Seal, SealKey};
 use super::{CatalogEntry, IndexId, ServerUsage};
+use crate::control::sweep::Step;
 use crate::pointer::{RemotePtr, ServerId};
-use crate::sweep::Step;
 
 /// Largest number of servers that a client can list.
 pub const MEMBERS_MAX: usize = 256;
@@ -42,8 +42,8 @@ pub enum Request {
     TakeNodes { index: u32, seal: Seal, wanted: WantedNodes },
     /// * The pieces of the index's chunks from `from` on, and what is known of other connections.
     Holdings { index: u32, from: u64 },
-    /// * Zeroes pieces of the index's chunks that no node lies in: if `joins` is there, only if no other is connected and
-    /// none has joined since that was said.
+    /// * Zeroes pieces of the index's chunks that no node lies in: if `joins` is there, only if no other is connected
+    ///   and none has joined since that was said.
     TakeBack { index: u32, joins: Option<u64>, extents: Vec<(u64, u64)> },
     /// A new index. `fenced` of the dead nodes, in the order of their deaths, have been fenced on all servers: the
     /// number of a `Census` whose `Fence` all servers have done. A temporary one goes with this connection, and only
@@ -86,7 +86,7 @@ pub enum Request {
     SweepStep { sweep: u64, step: Step },
     /// A part of what the process has in its lists, by addresses and lengths, for that sweep; the last one, or not.
     TellLists { sweep: u64, pieces: Vec<(u64, u64)>, is_last: bool },
-    /// What processes have told, from that address on.
+    /// Asks for what processes have told, from that address on.
     SweptLists { sweep: u64, from: u64 },
     /// Ends a sweep of this process, the one of that number or any.
     EndSweep { sweep: Option<u64> },

@@ -15,6 +15,7 @@ use crate::control::node_ids::NodeIds;
 use crate::control::nodes::{NodeBatch, WantedNodes};
 use crate::control::queue_pair::PeerId;
 use crate::control::seal::{Seal, SealKey};
+use crate::control::sweep::{Ended, Lists, Step, SweepHome};
 use crate::control::wire::Entry;
 use crate::control::{
     CatalogEntry, Chunk, Control, ControlError, Holdings, IndexId, ServerInfo, ServerUsage,
@@ -27,7 +28,6 @@ use crate::memory::catalog::NewIndex;
 use crate::memory::chunks::{Extent, Owner};
 use crate::memory::{ClusterError, MemoryServer, ServerParts};
 use crate::pointer::{RemotePtr, ServerId};
-use crate::sweep::{Ended, Lists, Step, SweepHome};
 
 /// The peer that takes memory of an embedded cluster: all of this process.
 const THIS_PROCESS: PeerId = PeerId(0);

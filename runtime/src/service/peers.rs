@@ -14,11 +14,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::members::{Binding, Members};
 use crate::control::node_ids::NodeIds;
 use crate::control::queue_pair::PeerId;
+use crate::control::sweep::{Ended, SweepHome};
 use crate::control::wire::{Census, ConnectedNode};
 use crate::control::{ControlError, IndexId};
 use crate::epoch::EpochHome;
 use crate::pointer::ServerId;
-use crate::sweep::{Ended, SweepHome};
 
 /// The connections that the sessions of a service share.
 #[derive(Default)]

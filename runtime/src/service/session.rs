@@ -299,14 +299,10 @@ impl Session {
             Request::Epoch { oldest, fenced, waits, flush, noting } => {
                 core.epoch(peer, Beat { oldest, fenced, waits, flush, noting })
             }
-            Request::BeginSweep { index } => core.begin_sweep(peer, IndexId(index)),
-            Request::SweepStep { sweep, step } => core.sweep_step(peer, sweep, step),
-            Request::TellLists { sweep, pieces, is_last } => core.tell_lists(peer, sweep, &pieces, is_last),
-            Request::SweptLists { sweep, from } => core.swept_lists(peer, sweep, from),
-            Request::EndSweep { sweep } => core.end_sweep(peer, sweep),
             Request::Hello | Request::Join { .. } | Request::Resume { .. } | Request::Goodbye => {
                 Err(ControlError::Protocol { what: "it is part of the handshake".into() })
             }
+            of_sweep => core.sweep(peer, of_sweep),
         }
     }
 }

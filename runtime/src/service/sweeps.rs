@@ -1,11 +1,11 @@
-//! Sweeps as the clients of a service ask for them ([`crate::sweep`]), at the server that keeps the catalog.
+//! Sweeps as the clients of a service ask for them ([`crate::control::sweep`]), at the server that keeps the catalog.
 
 use super::core::{PAGE_BYTES_MAX, ServiceCore};
 use crate::control::queue_pair::PeerId;
-use crate::control::wire::Reply;
+use crate::control::sweep::{Ended, Step};
+use crate::control::wire::{Reply, Request};
 use crate::control::{ControlError, IndexId};
 use crate::pointer::RemotePtr;
-use crate::sweep::{Ended, Step};
 
 /// Pieces of a page of lists.
 const PIECES_OF_A_PAGE: usize = PAGE_BYTES_MAX / 20;
@@ -17,8 +17,20 @@ fn void(_: Ended) -> ControlError {
 }
 
 impl ServiceCore {
+    /// Serves the requests of sweeps; there are no others that come here.
+    pub(super) fn sweep(&self, peer: PeerId, request: Request) -> Result<Reply, ControlError> {
+        match request {
+            Request::BeginSweep { index } => self.begin_sweep(peer, IndexId(index)),
+            Request::SweepStep { sweep, step } => self.sweep_step(peer, sweep, step),
+            Request::TellLists { sweep, pieces, is_last } => self.tell_lists(peer, sweep, &pieces, is_last),
+            Request::SweptLists { sweep, from } => self.swept_lists(peer, sweep, from),
+            Request::EndSweep { sweep } => self.end_sweep(peer, sweep),
+            _ => Err(ControlError::Protocol { what: "it is no request of a sweep".into() }),
+        }
+    }
+
     /// Begins a sweep of an index; yields its number.
-    pub(super) fn begin_sweep(&self, peer: PeerId, index: IndexId) -> Result<Reply, ControlError> {
+    fn begin_sweep(&self, peer: PeerId, index: IndexId) -> Result<Reply, ControlError> {
         let mut state = self.state();
         state.home_peer(peer)?;
         let number = state.begin_sweep(peer, index)?;
@@ -27,7 +39,7 @@ impl ServiceCore {
 
     /// Asks all processes for a step of a sweep; yields nodes of those that have not done it. They are asked with their
     /// signs of life, which come sooner now.
-    pub(super) fn sweep_step(&self, peer: PeerId, sweep: u64, step: Step) -> Result<Reply, ControlError> {
+    fn sweep_step(&self, peer: PeerId, sweep: u64, step: Step) -> Result<Reply, ControlError> {
         let mut state = self.state();
         state.home_peer(peer)?;
         self.hurry(&mut state);
@@ -37,7 +49,7 @@ impl ServiceCore {
     }
 
     /// Takes a part of what a process has in its lists.
-    pub(super) fn tell_lists(
+    fn tell_lists(
         &self,
         peer: PeerId,
         sweep: u64,
@@ -52,7 +64,7 @@ impl ServiceCore {
     }
 
     /// Lists what processes have told, from that address on, as much as fits a frame.
-    pub(super) fn swept_lists(&self, peer: PeerId, sweep: u64, from: u64) -> Result<Reply, ControlError> {
+    fn swept_lists(&self, peer: PeerId, sweep: u64, from: u64) -> Result<Reply, ControlError> {
         let mut state = self.state();
         state.home_peer(peer)?;
         let from = RemotePtr::from_bits(from);
@@ -62,7 +74,7 @@ impl ServiceCore {
     }
 
     /// Ends a sweep of that peer.
-    pub(super) fn end_sweep(&self, peer: PeerId, sweep: Option<u64>) -> Result<Reply, ControlError> {
+    fn end_sweep(&self, peer: PeerId, sweep: Option<u64>) -> Result<Reply, ControlError> {
         let mut state = self.state();
         state.home_peer(peer)?;
         state.sweep.end(peer.0, sweep);

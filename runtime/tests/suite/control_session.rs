@@ -341,7 +341,7 @@ fn free_nodes_are_kept_for_the_next_until_the_index_is_dropped() {
     drop(two);
     // A repair does not give them back once more.
     let joins = holdings(&mut one, a).2;
-    let twice = Request::TakeBack { index: a, joins: Some(joins), extents: vec![(first, 8192)] };
+    let twice = take_back(a, joins, &[(first, 8192)]);
     assert!(matches!(one.ask(twice), Err(ControlError::NotHeld { .. })));
     for request in [
         Request::BeginDrop { name: named("a") },
@@ -391,6 +391,10 @@ fn what_is_no_free_node_is_refused() {
     assert!(matches!(one.ask(all_of_it), Err(ControlError::NotTaken { .. })));
 }
 
+fn take_back(index: u32, joins: u64, extents: &[(u64, u64)]) -> Request {
+    Request::TakeBack { index, joins: Some(joins), extents: extents.into() }
+}
+
 /// Memory that a dead client had is taken back from one who is alone, and was since it began to look.
 #[test]
 fn memory_of_the_dead_is_taken_back_when_nobody_else_can_have_it() {
@@ -409,11 +413,7 @@ fn memory_of_the_dead_is_taken_back_when_nobody_else_can_have_it() {
     assert_eq!(holdings(&mut one, a), (all.clone(), 1, 2));
     assert_eq!(holdings(&mut two, b).0, [(of_b, CHUNK_BYTES, false)]);
     assert_eq!(holdings(&mut two, 99).0, []);
-    let take_back = |joins, extents: &[(u64, u64)]| Request::TakeBack {
-        index: a,
-        joins: Some(joins),
-        extents: extents.into(),
-    };
+    let take_back = |joins, extents: &[(u64, u64)]| take_back(a, joins, extents);
     let lost = [(first, 8192), (second, 4096)];
     let others = ControlError::OthersConnected { server: ServerId(0), others: 1 };
     assert_eq!(two.ask(take_back(2, &lost)), Err(others));
@@ -463,7 +463,7 @@ fn memory_of_the_dead_is_taken_back_when_nobody_else_can_have_it() {
     assert_eq!(two.ask(take_back(3, &[(node, 1024), (node + 2048, 512)])), Ok(Reply::Freed { bytes: 1536 }));
     let Ok(Reply::Batch(Some(batch))) = two.ask(take_nodes(a, 3)) else { panic!("there is one") };
     assert_eq!((batch.class, batch.nodes), (CLASS, vec![(node, None)]));
-    let unknown = Request::TakeBack { index: 99, joins: Some(3), extents: vec![(first, 4096)] };
+    let unknown = self::take_back(99, 3, &[(first, 4096)]);
     assert_eq!(two.ask(unknown), Err(ControlError::NoSuchIndex { index: IndexId(99) }));
 }
 
@@ -482,8 +482,7 @@ fn those_who_are_over_are_no_others() {
     assert_eq!((pieces, others), (vec![(offset, CHUNK_BYTES, false)], 0));
     let mut other = Client::joined(&core, &[8, INSTANCE], 1);
     assert_eq!(holdings(&mut other, 1).0, [], "another catalog's");
-    let take_back =
-        |joins| Request::TakeBack { index: 1, joins: Some(joins), extents: vec![(offset, CHUNK_BYTES)] };
+    let take_back = |joins| take_back(1, joins, &[(offset, CHUNK_BYTES)]);
     assert!(matches!(other.ask(take_back(joins + 1)), Err(ControlError::Restarted { .. })));
     assert!(other.send_frame(Request::Goodbye).1.is_err());
     assert_eq!(holdings(&mut one, 1).1, 0);

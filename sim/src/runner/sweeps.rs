@@ -1,5 +1,5 @@
-//! Sweeps in a run: a shard of a compute node that lives looks for lost memory while clients work, some of which die. What
-//! it gives back must not be in use: the last looks tell.
+//! Sweeps in a run: a shard of a compute node that lives looks for lost memory while clients work, some of which die.
+//! It must give back nothing that is in use: the last looks tell.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -13,8 +13,8 @@ use crate::client::Crew;
 
 /// One run in so many is swept.
 const SWEPT_ONE_IN: u64 = 3;
-/// Virtual time between two sweeps.
-const PAUSE_NS: u64 = 30_000;
+/// Virtual time between two sweeps: clients wait for the READs of one.
+const PAUSE_NS: u64 = 300_000;
 /// Virtual time between two wishes for the next epoch: clients that work ask for it seldom, and are soon at their end.
 const EPOCH_NS: u64 = 3_000;
 
@@ -33,7 +33,8 @@ impl Run<'_> {
         self.scenario.seed % SWEPT_ONE_IN == 1
     }
 
-    /// Sweeps the index over and over, on the last shard that is there. A sweep that is under way in the end is dropped.
+    /// Sweeps the index over and over, on the last shard that is there. A sweep that is under way in the end is
+    /// dropped.
     pub(super) fn sweep_meanwhile(&self, fleet: &[Member]) -> Option<Sweeps> {
         let Member { shard, index, .. } = fleet.last().filter(|_| self.is_swept())?;
         let (over, crew) = (Rc::new(Cell::new(false)), Rc::clone(&self.crew));
@@ -58,8 +59,8 @@ impl Run<'_> {
         Some(Sweeps(over))
     }
 
-    /// Sweeps the index once, beside clients that nothing disturbs; yields what tells that it has ended. Where nobody
-    /// knows of the dead, the epoch waits for them.
+    /// Sweeps the index once, beside clients that nothing disturbs; yields what tells that it has ended. Where
+    /// servers do not know of the dead, the epoch waits for them.
     pub(super) fn sweep_once(&self, fleet: &[Member]) -> Rc<Cell<bool>> {
         let ended = Rc::new(Cell::new(true));
         let can_be = self.is_swept() && (self.scenario.takes_over() || self.crew.dead().is_empty());
@@ -91,7 +92,7 @@ impl Run<'_> {
                 while !wishes_end.get() {
                     wishes.control().want_epoch();
                     wishes.pause(pause_ns).await;
-                    // Where it waits for somebody, seldom is enough.
+                    // Where it waits for a client that stands still, seldom is enough.
                     pause_ns += pause_ns / 64;
                 }
             }));

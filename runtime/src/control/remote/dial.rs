@@ -5,9 +5,12 @@ use std::io::{self, ErrorKind};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::Duration;
 
-use super::ConnectError;
 use super::connection::Answered;
+use super::{ConnectConfig, ConnectError};
+use crate::clock::Clock;
 use crate::control::ServerAddress;
 use crate::control::frame::{self, FrameBuffer};
 use crate::control::greeting::{self, GREETING_BYTES, GreetingError, VERSION};
@@ -25,6 +28,40 @@ pub(super) struct Dialled {
 
 /// The number of the request that follows `Hello`.
 pub(super) const NEXT_NUMBER: u32 = 1;
+
+/// Dials all servers at the same time. A thread that hangs in the resolver is left behind; it ends when the resolver
+/// does.
+pub(super) fn dial_all(
+    addresses: &[ServerAddress],
+    config: &ConnectConfig,
+    clock: &Clock,
+) -> Result<Vec<Dialled>, ConnectError> {
+    let deadline = Deadline::after(clock, config.timeout);
+    let (ready, results) = channel();
+    for (i, address) in addresses.iter().enumerate() {
+        let (address, asked) = (address.clone(), config.fabric);
+        let (deadline, ready) = (deadline.clone(), ready.clone());
+        let thread = std::thread::Builder::new().name("farwood-dial".into());
+        let dialling = thread.spawn(move || {
+            // The receiver is gone if another server has failed.
+            let _unheard = ready.send((i, dial(&address, asked, &deadline)));
+        });
+        dialling.map_err(|cause| ConnectError::Thread { cause: cause.to_string() })?;
+    }
+    drop(ready);
+    let mut dialled: Vec<Option<Dialled>> = addresses.iter().map(|_| None).collect();
+    while let Some(missing) = dialled.iter().position(Option::is_none) {
+        // A little more than the deadline of the threads, whose errors say more.
+        let left = deadline.left().unwrap_or_default() + Duration::from_millis(100);
+        match results.recv_timeout(left) {
+            Ok((i, result)) => dialled[i] = Some(result?),
+            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
+                return Err(ConnectError::Timeout { address: addresses[missing].clone() });
+            }
+        }
+    }
+    Ok(dialled.into_iter().flatten().collect())
+}
 
 /// Connects to a server and asks for its description.
 pub(super) fn dial(

@@ -1,6 +1,7 @@
 //! The epochs of this process's compute nodes, as server 0 hears of them: what they acknowledge goes with the signs of
-//! life, more often while memory waits for the epoch, and the replies bring the cluster's epoch ([`crate::epoch`]). They
-//! say as well what a sweep wants ([`crate::sweep`]): what is in this process's lists goes in place of signs of life.
+//! life, more often while memory waits for the epoch, and the replies bring the cluster's epoch ([`crate::epoch`]).
+//! They say as well what a sweep wants ([`crate::control::sweep`]): what is in this process's lists goes in place of
+//! signs of life.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -8,9 +9,9 @@ use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
 use crate::control::IndexId;
+use crate::control::sweep::{Lists, Step};
 use crate::control::wire::{Reply, Request};
 use crate::epoch::NodeEpochs;
-use crate::sweep::{Lists, Step};
 
 /// Time between two signs of life while memory waits, here or elsewhere.
 const HURRY: Duration = Duration::from_millis(50);

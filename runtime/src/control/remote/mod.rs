@@ -16,7 +16,6 @@ mod sweeps;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -42,10 +41,10 @@ use super::{
 };
 use crate::clock::Clock;
 use crate::control::stream::Deadline;
+use crate::control::sweep::{Lists, Step};
 use crate::epoch::NodeEpochs;
 use crate::message::ShardId;
 use crate::pointer::{RemotePtr, ServerId};
-use crate::sweep::{Lists, Step};
 
 /// Configuration of a compute node's connections.
 #[derive(Clone, Debug)]
@@ -155,7 +154,7 @@ impl RemoteControl {
         let address = addresses[0].clone();
         check_name(&config.name).map_err(|cause| ConnectError::Refused { address, cause })?;
         let clock = Clock::new();
-        let dialled = dial_all(addresses, config, &clock)?;
+        let dialled = dial::dial_all(addresses, config, &clock)?;
         let members: Vec<u128> = dialled.iter().map(|server| server.welcome.instance).collect();
         for (i, instance) in members.iter().enumerate() {
             if let Some(first) = members[..i].iter().position(|earlier| earlier == instance) {
@@ -333,40 +332,6 @@ impl RemoteControl {
         }
         .boxed_local()
     }
-}
-
-/// Dials all servers at the same time. A thread that hangs in the resolver is left behind; it ends when the resolver
-/// does.
-fn dial_all(
-    addresses: &[ServerAddress],
-    config: &ConnectConfig,
-    clock: &Clock,
-) -> Result<Vec<Dialled>, ConnectError> {
-    let deadline = Deadline::after(clock, config.timeout);
-    let (ready, results) = channel();
-    for (i, address) in addresses.iter().enumerate() {
-        let (address, asked) = (address.clone(), config.fabric);
-        let (deadline, ready) = (deadline.clone(), ready.clone());
-        let thread = std::thread::Builder::new().name("farwood-dial".into());
-        let dialling = thread.spawn(move || {
-            // The receiver is gone if another server has failed.
-            let _unheard = ready.send((i, dial::dial(&address, asked, &deadline)));
-        });
-        dialling.map_err(|cause| ConnectError::Thread { cause: cause.to_string() })?;
-    }
-    drop(ready);
-    let mut dialled: Vec<Option<Dialled>> = addresses.iter().map(|_| None).collect();
-    while let Some(missing) = dialled.iter().position(Option::is_none) {
-        // A little more than the deadline of the threads, whose errors say more.
-        let left = deadline.left().unwrap_or_default() + Duration::from_millis(100);
-        match results.recv_timeout(left) {
-            Ok((i, result)) => dialled[i] = Some(result?),
-            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
-                return Err(ConnectError::Timeout { address: addresses[missing].clone() });
-            }
-        }
-    }
-    Ok(dialled.into_iter().flatten().collect())
 }
 
 fn join_all(servers: &[Server], members: &[u128], config: &ConnectConfig) -> Result<(), ConnectError> {

@@ -1,13 +1,13 @@
-//! Sweeps of this process, as server 0 keeps them ([`crate::sweep`]): beginning one, asking who is late, and what all
-//! have told.
+//! Sweeps of this process, as server 0 keeps them ([`crate::control::sweep`]): beginning one, asking who is late, and
+//! what all have told.
 
 use std::sync::Arc;
 
 use super::Server;
+use crate::control::sweep::Step;
 use crate::control::wire::{Reply, Request};
 use crate::control::{Chunk, ControlError, IndexId};
 use crate::pointer::RemotePtr;
-use crate::sweep::Step;
 
 pub(super) async fn begin(servers: Arc<[Server]>, index: IndexId) -> Result<u64, ControlError> {
     let home = &servers[0];

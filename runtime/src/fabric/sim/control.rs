@@ -13,12 +13,12 @@ use slab::Slab;
 use super::rules::{Fault, Rule};
 use super::{SimConfig, mixed};
 use crate::control::nodes::{NodeBatch, WantedNodes};
+use crate::control::sweep::{Lists, Step};
 use crate::control::{
     CatalogEntry, Chunk, Control, ControlError, Holdings, IndexId, ServerInfo, ServerUsage,
 };
 use crate::fabric::embedded::Cluster;
 use crate::pointer::ServerId;
-use crate::sweep::{Lists, Step};
 
 /// The most turns that an answer takes.
 const TURNS_MAX: u64 = 4;

@@ -7,7 +7,7 @@ use crate::control::IndexId;
 use crate::epoch::NodeEpochs;
 use crate::extents::Extents;
 
-/// What one allocator has in its lists.
+/// The lists of one allocator.
 pub(crate) trait List: Send + Sync {
     /// Begins to note what leaves the lists, or ends to.
     fn note(&self, is_on: bool);
@@ -16,7 +16,7 @@ pub(crate) trait List: Send + Sync {
     fn tell(&self, extents: &mut Extents) -> bool;
 }
 
-/// What has left the lists of an allocator since a sweep began; nothing where there is none.
+/// Extents that have left the lists of an allocator since a sweep began; nothing where there is none.
 pub(crate) type Noted = Option<Extents>;
 
 /// The lists of the allocators of one process.
@@ -40,7 +40,7 @@ struct Entry {
 struct Noting {
     number: u64,
     index: IndexId,
-    /// What allocators have noted that are gone.
+    /// Extents that allocators have noted which are gone.
     left: Extents,
 }
 

@@ -19,7 +19,7 @@
 //!
 //! - `lists`: what a process notes and tells; `home`: which process has done what.
 //!
-//! How an index is walked is not known here.
+//! It does not know how an index is walked.
 
 mod home;
 mod lists;
@@ -39,5 +39,5 @@ pub enum Step {
     Lists,
 }
 
-/// What a sweep wants of a process: as a step, that it is done, or goes on to be.
+/// The step that a sweep wants of a process: that it is done, or goes on to be.
 pub(crate) type Wanted = Step;
