@@ -9,6 +9,7 @@ mod memory;
 mod merges;
 mod sherman;
 mod smart;
+mod sweeps;
 
 use crate::Result;
 use crate::points::Point;
@@ -35,6 +36,7 @@ fn patches() -> impl Iterator<Item = &'static Patch> {
         dolphin_merges::PATCHES,
         locks::PATCHES,
         memory::PATCHES,
+        sweeps::PATCHES,
     ];
     subjects.into_iter().flatten()
 }

@@ -155,13 +155,13 @@ impl<V: Verbs> Tree<V> {
             let start = piece.start.add(at);
             let Some(leaf) = Child::new(start) else { break };
             let image = self.fetch_leaf(meter, leaf.ptr(), &mut budget).await?.into_buf();
-            let is_leaf = match self.leaf().parse(&image) {
-                Ok(_) => true,
-                Err(rejection) => {
-                    matches!(rejection, Rejection::Freed | Rejection::Frozen | Rejection::Torn)
-                        && image.iter().any(|byte| *byte != 0)
-                }
-            };
+            if image.iter().all(|byte| *byte == 0) {
+                at += bytes as u64;
+                continue;
+            }
+            let parsed = self.leaf().parse(&image).map(drop);
+            let is_leaf =
+                matches!(parsed, Ok(()) | Err(Rejection::Freed | Rejection::Frozen | Rejection::Torn));
             if is_leaf {
                 leaves.add(start, bytes as u64);
             }

@@ -36,7 +36,7 @@ pub(super) const PATCHES: &[Patch] = &[
     },
     Patch {
         name: "nodes of a kind become any nodes",
-        file: "runtime/src/alloc.rs",
+        file: "runtime/src/alloc/state.rs",
         find: "match ⟦of_kind⟧ {
             true => self.give_back_of_kind(node, bytes, first_word)",
         replace: "of_kind && first_word.is_some()",

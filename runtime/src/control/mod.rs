@@ -255,10 +255,11 @@ pub trait Control: Send + Sync {
     fn holdings(&self, index: IndexId) -> LocalBoxFuture<'static, Result<Vec<Holdings>, ControlError>>;
 
     /// Gives memory of `index` back to `server` that no node of the index lies in and no client has in a list: what
-    /// the dead have left. The server zeroes it, and hands it out again. With `joins` it refuses if any other client is
-    /// connected, or has joined since [`Control::holdings`] said so; without, the caller has swept
-    /// ([`sweep`]). Each extent lies in one chunk; those of less than 4096 bytes are handed out as nodes of their size ([`Control::take_nodes`]). Yields the bytes that were taken back.
-    /// The caller ensures that no client of its own process uses the memory.
+    /// the dead have left. The server zeroes it, and hands it out again. With `joins` it refuses if any other client
+    /// is connected, or has joined since [`Control::holdings`] said so; without, the caller has swept ([`sweep`]).
+    /// Each extent lies in one chunk; those of less than 4096 bytes are handed out as nodes of their size
+    /// ([`Control::take_nodes`]). Yields the bytes that were taken back. The caller ensures that no client of its own
+    /// process uses the memory.
     ///
     /// ```
     /// # use farwood_runtime::{ServerId, Verbs, on_one_shard};

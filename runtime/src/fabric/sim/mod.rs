@@ -329,7 +329,7 @@ impl Simulation {
     }
 
     /// Counts the bytes that servers have taken back which no client gave back: what was lost, and found
-    /// ([`Control::take_back`](crate::Control::take_back)).
+    /// ([`Control::take_back`]).
     ///
     /// ```
     /// # use farwood_runtime::sim::{SimConfig, Simulation};
