@@ -630,7 +630,8 @@ impl Drop for NodeAllocator {
             }
         }
         self.give_all();
-        let noted = self.state().noted.take();
+        // It stays in the list as well, until that is gone: a sweep is told of it here or there.
+        let noted = self.state().noted.clone();
         noted.into_iter().for_each(|noted| self.control.lists().leave(self.index, &noted));
     }
 }

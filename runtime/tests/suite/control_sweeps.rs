@@ -51,7 +51,11 @@ fn all_processes_with_compute_nodes_note_and_tell() {
     assert_eq!(late(&mut one, sweep, Step::Notes), Ok(vec![]));
     // Who joins now notes from its beginning on.
     let joined = looks_only.ask(Request::Admit);
-    assert_eq!(joined, Ok(Reply::Admitted { node: 3, epoch: 1, sweep: Some((sweep, 5)) }));
+    let begins_with = Some((sweep, 5));
+    assert!(
+        matches!(joined, Ok(Reply::Admitted { node: 3, sweep, .. }) if sweep == begins_with),
+        "{joined:?}"
+    );
     assert_eq!(late(&mut one, sweep, Step::Notes), Ok(vec![]));
     assert_eq!(late(&mut one, sweep, Step::Lists), Ok(vec![1, 2, 3]));
     assert_eq!(beat(&mut two, sweep), Some((sweep, 5, Step::Lists)));

@@ -216,7 +216,7 @@ impl Site {
         let control = self.sim.node(NEWCOMER as u16).control();
         let now = self.parties[NEWCOMER].0.pins().retired_now();
         // Some of the messages do not come through.
-        for _ in 0..50 {
+        for _ in 0..200 {
             control.want_epoch();
             if is_flushed {
                 control.want_flush(now);
