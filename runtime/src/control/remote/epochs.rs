@@ -31,6 +31,8 @@ pub(super) struct ProcessEpochs {
     flush: AtomicU64,
     /// Set while memory of others waits.
     hurry: AtomicBool,
+    /// Set while the thread that sends signs of life sleeps until a usual one.
+    sleeps: AtomicBool,
     /// Nodes that have died, and those of them that are fenced on all servers, as far as is known here.
     dead: AtomicU32,
     fenced: AtomicU32,
@@ -55,15 +57,19 @@ impl ProcessEpochs {
         nodes.push(Arc::downgrade(node));
     }
 
-    /// Notes that retired memory waits for the next epoch.
-    pub(super) fn want(&self) {
-        self.waits.store(true, Ordering::Relaxed);
+    /// Notes that retired memory waits for the next epoch. Yields true if the thread that sends signs of life sleeps
+    /// until a usual one: it is to be woken, once.
+    pub(super) fn want(&self) -> bool {
+        if !self.waits.load(Ordering::Relaxed) {
+            self.waits.store(true, Ordering::SeqCst);
+        }
+        self.sleeps.load(Ordering::SeqCst) && self.sleeps.swap(false, Ordering::SeqCst)
     }
 
-    /// Notes that memory which was retired in that epoch waits for a flush.
-    pub(super) fn want_flush(&self, since: u64) {
+    /// Notes that memory which was retired in that epoch waits for a flush. Yields what [`ProcessEpochs::want`] does.
+    pub(super) fn want_flush(&self, since: u64) -> bool {
         self.flush.fetch_max(since, Ordering::Relaxed);
-        self.want();
+        self.want()
     }
 
     /// Returns the time to the next sign of life, `usual` where no memory waits.
@@ -71,8 +77,14 @@ impl ProcessEpochs {
         if !self.untold().is_empty() {
             return Duration::ZERO;
         }
-        let waits = self.waits.load(Ordering::Relaxed) || self.hurry.load(Ordering::Relaxed);
-        if waits { usual.min(HURRY) } else { usual }
+        // First: memory that waits from now on finds it set.
+        self.sleeps.store(true, Ordering::SeqCst);
+        let waits = self.waits.load(Ordering::SeqCst) || self.hurry.load(Ordering::Relaxed);
+        if waits {
+            self.sleeps.store(false, Ordering::Relaxed);
+            return usual.min(HURRY);
+        }
+        usual
     }
 
     /// Makes the next sign of life. Before it has compute nodes, a process has nothing to say: server 0 may not have
@@ -177,7 +189,7 @@ mod tests {
         let (process, usual) = (ProcessEpochs::default(), Duration::from_secs(1));
         process.join(&Arc::new(NodeEpochs::new(1)));
         assert_eq!(process.interval(usual), usual);
-        process.want();
+        assert!(process.want() && !process.want(), "it is to be woken once");
         assert_eq!(process.interval(usual), HURRY);
         assert!(beat(&process).2 && !beat(&process).2);
         assert_eq!(process.interval(usual), usual);

@@ -303,6 +303,12 @@ impl RemoteControl {
         .boxed_local()
     }
 
+    /// Wakes the thread that sends signs of life, which may sleep until the next one for a second else.
+    #[cold]
+    fn hurry(&self) {
+        self.servers[0].connection.call(Request::Ping, drop);
+    }
+
     fn server(&self, server: ServerId) -> Result<&Server, ControlError> {
         self.servers.get(usize::from(server.0)).ok_or(ControlError::NoSuchServer { server })
     }
@@ -572,11 +578,15 @@ impl Control for RemoteControl {
     }
 
     fn want_epoch(&self) {
-        self.epochs.want();
+        if self.epochs.want() {
+            self.hurry();
+        }
     }
 
     fn want_flush(&self, since: u64) {
-        self.epochs.want_flush(since);
+        if self.epochs.want_flush(since) {
+            self.hurry();
+        }
     }
 
     fn holdings(&self, index: IndexId) -> LocalBoxFuture<'static, Result<Vec<Holdings>, ControlError>> {
@@ -606,7 +616,7 @@ impl Control for RemoteControl {
         sweep: u64,
         step: Step,
     ) -> LocalBoxFuture<'static, Result<Vec<u16>, ControlError>> {
-        self.epochs.want();
+        self.want_epoch();
         sweeps::late(Arc::clone(&self.servers), sweep, step).boxed_local()
     }
 
