@@ -18,11 +18,9 @@ use tracing::{Event, Metadata, Subscriber};
 use crate::waits;
 
 /// Events of every kind of index; those of one kind are in its [`Trial`](farwood_index::shell::Trial).
-const COMMON: [&str; 18] = [
+const COMMON: [&str; 16] = [
     "index.failed",
     "index.memory.given_back",
-    "index.sweep.given_back",
-    "index.swept",
     "index.torn",
     "lock.cas.settled",
     "lock.contended",

@@ -260,6 +260,8 @@ impl Algorithm for ChimeAlgorithm {
             "chime.read.twice",
             "chime.speculation.wrong",
             "chime.write.reads",
+            "index.sweep.given_back",
+            "index.swept",
             "lock.handover.image",
             "lock.redo.reached",
             "lock.redo.unreached",

@@ -152,6 +152,8 @@ impl Algorithm for ShermanAlgorithm {
             "btree.separator.repaired",
             "btree.split.unknown",
             "cache.evicted",
+            "index.sweep.given_back",
+            "index.swept",
             "lock.handover.image",
             "lock.redo.reached",
             "lock.redo.unreached",

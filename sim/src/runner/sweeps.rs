@@ -28,9 +28,11 @@ impl Drop for Sweeps {
 }
 
 impl Run<'_> {
-    /// Tells whether lost memory is looked for in this run.
+    /// Tells whether lost memory is looked for in this run. Not all kinds of indexes can be swept: those that say so
+    /// are to be.
     pub(super) fn is_swept(&self) -> bool {
-        self.scenario.seed % SWEPT_ONE_IN == 1
+        let paths = self.scenario.spec().kind().trial().rare_paths;
+        self.scenario.seed % SWEPT_ONE_IN == 1 && paths.contains(&"index.swept")
     }
 
     /// Sweeps the index over and over, on the last shard that is there. A sweep that is under way in the end is
