@@ -4,6 +4,7 @@
 use std::fs::File;
 use std::io::Write;
 use std::os::unix::fs::FileExt;
+use std::process::ChildStdin;
 use std::sync::Arc;
 
 use farwood::lock::{LockWord, tag_of};
@@ -12,7 +13,7 @@ use futures::executor::block_on;
 
 use crate::for_each_kind;
 use crate::kit::{assert_failed, assert_ok, lines};
-use crate::servers::{self, Server};
+use crate::servers::{self, Running, Server};
 
 const MEMORY: &str = "16MiB";
 
@@ -88,22 +89,37 @@ fn line<'o>(said: &'o str, begin: &str) -> Option<&'o str> {
     said.lines().find_map(|line| line.strip_prefix(begin))
 }
 
+/// A server with an index from which a process was killed that had put 2000 pairs. Another one has put 100 more, and
+/// waits for its input to go on, or to end.
+pub(crate) struct AfterKill {
+    pub(crate) server: Server,
+    pub(crate) other: Running,
+    pub(crate) input: ChildStdin,
+}
+
+impl AfterKill {
+    pub(crate) fn new(kind: &str) -> Self {
+        let server = with_index(kind);
+        let pairs = || server.farwood("scan", &["t"]).stdout.lines().count();
+        let [mut killed, mut other] = [0, 1].map(|_| server.beside("load", &["t"]));
+        let [mut of_killed, mut input] = [killed.stdin(), other.stdin()];
+        of_killed.write_all(&lines(0..2000)).expect("it reads");
+        input.write_all(&lines(2000..2100)).expect("it reads");
+        while pairs() < 2100 {
+            assert!(killed.runs() && other.runs());
+        }
+        killed.signal("KILL");
+        killed.wait();
+        let nodes = || server.farwood("stat", &[]).stdout.matches("\nnode  ").count();
+        while nodes() > 2 {
+            servers::pause();
+        }
+        AfterKill { server, other, input }
+    }
+}
+
 fn repair_memory(kind: &str) {
-    let server = with_index(kind);
-    let pairs = || server.farwood("scan", &["t"]).stdout.lines().count();
-    let [mut killed, mut other] = [0, 1].map(|_| server.beside("load", &["t"]));
-    let [mut input, mut other_input] = [killed.stdin(), other.stdin()];
-    input.write_all(&lines(0..2000)).expect("it reads");
-    other_input.write_all(&lines(2000..2100)).expect("it reads");
-    while pairs() < 2100 {
-        assert!(killed.runs() && other.runs());
-    }
-    killed.signal("KILL");
-    killed.wait();
-    let nodes = || server.farwood("stat", &[]).stdout.matches("\nnode  ").count();
-    while nodes() > 2 {
-        servers::pause();
-    }
+    let AfterKill { server, other, input } = AfterKill::new(kind);
     let kept = server.farwood("check", &["t", "--repair"]);
     assert_ok(&kept);
     let why = line(&kept.stdout, "kept ").unwrap_or_else(|| panic!("{}", kept.stdout));
@@ -113,7 +129,7 @@ fn repair_memory(kind: &str) {
         "{}",
         kept.stdout
     );
-    drop(other_input);
+    drop(input);
     assert_ok(&other.finish());
     let checked = server.farwood("check", &["t"]);
     assert_ok(&checked);

@@ -4,7 +4,8 @@ use std::io::Write;
 
 use crate::for_each_kind;
 use crate::kit::{assert_failed, assert_ok, lines};
-use crate::servers::{self, Server};
+use crate::servers::Server;
+use crate::shm_check::AfterKill;
 
 #[test]
 fn memory_of_a_killed_client_comes_back_while_another_one_works() {
@@ -12,30 +13,15 @@ fn memory_of_a_killed_client_comes_back_while_another_one_works() {
 }
 
 fn sweep_after_a_kill(kind: &str) {
-    let server = Server::start("16MiB");
-    assert_ok(&server.farwood("create", &["t", "--index", kind]));
-    let pairs = || server.farwood("scan", &["t"]).stdout.lines().count();
-    let [mut killed, mut other] = [0, 1].map(|_| server.beside("load", &["t"]));
-    let [mut input, mut other_input] = [killed.stdin(), other.stdin()];
-    input.write_all(&lines(0..2000)).expect("it reads");
-    other_input.write_all(&lines(2000..2100)).expect("it reads");
-    while pairs() < 2100 {
-        assert!(killed.runs() && other.runs());
-    }
-    killed.signal("KILL");
-    killed.wait();
-    let nodes = || server.farwood("stat", &[]).stdout.matches("\nnode  ").count();
-    while nodes() > 2 {
-        servers::pause();
-    }
+    let AfterKill { server, other, mut input } = AfterKill::new(kind);
     let swept = server.farwood("sweep", &["t"]);
     assert_ok(&swept);
     let given_back = swept.stdout.lines().find_map(|line| line.strip_prefix("given back   "));
     assert!(given_back.is_some_and(|said| !said.starts_with("0 B")), "{kind}: {}", swept.stdout);
     let again = server.farwood("sweep", &["t"]);
     assert!(again.stdout.contains("given back   0 B"), "{kind}: {}", again.stdout);
-    other_input.write_all(&lines(2100..3000)).expect("it reads");
-    drop(other_input);
+    input.write_all(&lines(2100..3000)).expect("it reads");
+    drop(input);
     assert_ok(&other.finish());
     let checked = server.farwood("check", &["t"]);
     assert_ok(&checked);

@@ -141,7 +141,7 @@ impl<A: BTree, V: Verbs> Local<A, V> {
         // No epoch is pinned by waiting for one.
         self.verbs.attend(async move {
             if let Err(error) = tree.free_all_retired().await {
-                tracing::debug!(name: "btree.retired.left", %error, "merged nodes are lost until a repair");
+                tracing::debug!(name: "btree.retired.left", %error, "merged nodes are lost until a sweep or a repair");
             }
         });
     }
